@@ -5,7 +5,8 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
     "kv_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
 In reading order: messages.py (messages between the two halves), scheduler.py (who holds which page), lookup.py (a prompt's blocks in the
-store), worker.py (bytes between pages and store), pages.py (pages as the kernels see them), model.py (blocks, and unsupported settings),
+store), worker.py (bytes between pages and store), pages.py (pages as the kernels see them), modules.py (prompt modules of a request),
+module_pages.py (their bytes, by token), rotation.py (how keys turn), model.py (blocks, and unsupported settings),
 identity.py (the worker's loaded model), told.py (its reports to the scheduler), adapters.py (LoRA), estimate.py (which hits are worth
 loading), compat.py (differences between releases of vLLM), stats.py (counters).
 """
@@ -158,7 +159,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._model.name_by(identity_of(self._vllm_config, self._model.options, worker))
         parallel, model = self._vllm_config.parallel_config, self._model
         number = parallel.rank % (model.rank_count * model.stage_count)
-        self._worker = WorkerSide(model, number % model.rank_count, kv_caches, worker, number)
+        self._worker = WorkerSide(model, number % model.rank_count, kv_caches, worker, number, self._vllm_config)
 
     def get_handshake_metadata(self) -> Stage | None:
         return self._worker.stage if self._worker is not None and compat.is_heard(self) else None

@@ -9,9 +9,10 @@ from __future__ import annotations
 import enum
 import multiprocessing
 import os
+import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,9 @@ HAS_CACHE_MANAGER = hasattr(base.KVConnectorBase_V1, "bind_kv_cache_manager")
 
 #: Draft models were tried with 0.32.
 SERVES_DRAFTS = vllm.__version_tuple__[:2] >= (0, 32)
+
+#: So were prompt modules.
+SERVES_MODULES = vllm.__version_tuple__[:2] >= (0, 32)
 
 try:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource  # from 0.32 on
@@ -158,6 +162,30 @@ def packing(config: Any, block_size: int, is_mla: bool) -> str:
 
     model = config.model_config
     return f"cpu {_get_attn_isa(model.dtype, block_size, model.get_head_size())}"
+
+
+def write_tokens(keys: torch.Tensor, values: torch.Tensor, page: torch.Tensor) -> None:
+    """Fills a page of the CPU's, ``[1, heads, tokens, keys and values]``, as its kernels do; ``keys`` are ``[token, head, feature]``."""
+    from vllm import _custom_ops as ops
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    _, heads, tokens, both = page.shape
+    key_page, value_page = page.view(1, heads, tokens * 2, both // 2).chunk(2, dim=2)
+    isa = _get_attn_isa(page.dtype, tokens, both // 2)
+    ops.cpu_attn_reshape_and_cache(keys, values, key_page, value_page, torch.arange(tokens), isa)
+
+
+def set_apart(request: Any) -> None:
+    """Gives the request's blocks random hashes, so that vLLM's own cache finds its pages for no other request, nor for this one when it was
+    preempted. The hashes of further tokens depend on the last one, or, with a prompt shorter than a page, on the salt.
+    """
+    request.cache_salt = f"{request.cache_salt} {secrets.token_hex(16)}"
+    request.block_hashes[:] = [secrets.token_bytes(len(each)) for each in request.block_hashes]
+
+
+def preempted_of(output: Any) -> Iterable[str]:
+    """Requests that have lost their pages since the last step. Up to 0.31 not said everywhere."""
+    return getattr(output, "preempted_req_ids", None) or ()
 
 
 def current_stream() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,14 +23,40 @@ class Block(NamedTuple):
     page: int
     block_index: int
 
+    @property
+    def pages(self) -> tuple[int, ...]:
+        return (self.page,)
+
+
+class Piece(NamedTuple):
+    """A block of a prompt module, or the leading part that a load needs: ``token_count`` tokens from the request's token ``first`` on, which lie in
+    one or two ``pages``, the first of them the request's block ``block_index``. On their way into the pages keys turn by ``delta`` positions.
+    """
+
+    name: bytes
+    block_index: int
+    first: int
+    token_count: int
+    delta: int
+    pages: tuple[int, ...]
+
+    @property
+    def group(self) -> int:
+        return 0  # models with several cache groups have no modules
+
+    @property
+    def page(self) -> int:
+        return self.pages[0]
+
 
 @dataclass
 class Load:
-    """Blocks to bring into pages that stay unread until every worker has reported the load."""
+    """Blocks to bring into pages that stay unread until every worker has reported the load. Of ``pieces`` all come, or none counts."""
 
     job: int
     request_id: str
-    blocks: list[Block]
+    blocks: Sequence[Block] | Sequence[Piece]
+    are_pieces: bool = False
 
 
 @dataclass
@@ -37,21 +64,24 @@ class Save:
     """Blocks to store; their pages are referenced until every worker has reported. ``adapter``: its number and content on each worker."""
 
     job: int
-    blocks: list[Block]
+    blocks: Sequence[Block] | Sequence[Piece]
     reuse: Reuse = None
     adapter: tuple[int, dict[int, bytes]] | None = None
+    are_pieces: bool = False
 
 
 @dataclass
 class Stage(KVConnectorHandshakeMetadata):  # type: ignore[misc]
     """From a worker to the scheduler, once. ``namespace`` is a record's text, ``block_bytes`` are the bytes of one part, for each cache
-    group. ``weights`` is a digest of the weights in memory; ``is_named``: the namespace has the weights too.
+    group. ``weights`` is a digest of the weights in memory; ``is_named``: the namespace has the weights too. ``why_no_modules``: why prompt
+    modules of this model are not served; empty: they are.
     """
 
     namespace: str
     block_bytes: tuple[int, ...]
     weights: bytes = b""
     is_named: bool = True
+    why_no_modules: str = ""
 
 
 @dataclass

@@ -20,16 +20,23 @@ from .model import Group, Model
 GRID_MAX = 64
 
 
-class _DevicePages:
-    """Some bytes of a tensor on a GPU, for :meth:`Layout.bind`."""
+class DevicePages:
+    """A view of a tensor on a GPU, for :meth:`Layout.bind`: of bytes, or of wider words. ``strides`` and ``offset`` are in bytes."""
 
-    def __init__(self, tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        words: str = "|u1",
+        offset: int = 0,
+    ) -> None:
         self._tensor = tensor  # keeps the memory
         self.__cuda_array_interface__ = {
             "shape": shape,
             "strides": strides,
-            "typestr": "|u1",
-            "data": (int(tensor.data_ptr()), False),
+            "typestr": words,
+            "data": (int(tensor.data_ptr()) + offset, False),
             "version": 3,
         }
 
@@ -72,7 +79,7 @@ def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int,
     part = size // part_count
     shape, strides = (page_count, pieces, part_count, part), (page_stride, size, part, 1)
     if tensor.device.type == "cuda":
-        return _DevicePages(tensor, (*shape[:3], part * item), (*(each * item for each in strides[:3]), 1))
+        return DevicePages(tensor, (*shape[:3], part * item), (*(each * item for each in strides[:3]), 1))
     return torch.as_strided(tensor, shape, strides, tensor.storage_offset()).view(torch.uint8)
 
 

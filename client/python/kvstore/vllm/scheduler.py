@@ -20,11 +20,12 @@ from ..errors import Busy, Error
 from ..namespaces import Namespace
 from ..sets import SetSpace
 from .adapters import Adapters, Named
-from .compat import CacheHitSource, states_of, tokens_in_flight
+from .compat import CacheHitSource, preempted_of, set_apart, states_of, tokens_in_flight
 from .estimate import Estimate
 from .lookup import Lookup, tail_hashes, tails_of
-from .messages import Block, Load, Report, Save, Stage, Step, first_of
+from .messages import Block, Load, Piece, Report, Save, Stage, Step, first_of
 from .model import Model
+from .modules import REFUSED, Modules, Refused, module_namespace, modules_of
 from .stats import KVStoreStats, Teller
 from .told import Told
 
@@ -55,6 +56,8 @@ class _Request:
     request: Any
     #: From its kv_transfer_params: when its blocks will be asked for again.
     reuse: Reuse = None
+    #: From its kv_transfer_params: prompt modules. Such a request has no blocks of exact prefixes.
+    modules: Modules | None = None
     #: From its kv_transfer_params: the weights. None: the request cannot share.
     own_epoch: bytes | None = b""
     #: Ending of its blocks' names: own_epoch and the adapter's identity. None: no lookup or save is possible.
@@ -115,6 +118,7 @@ class SchedulerSide:
     4. Blocks loaded by another connector are stored only after a step that read them has ended and reported failures.
     5. A load ends when every worker has reported: a block missing on one worker is missing for the request.
     6. Saves hold at most a quarter of the engine's pages. Blocks beyond that are not stored.
+    7. Of a request with prompt modules nothing is looked up or stored under the names of exact prefixes, here or in vLLM's own cache.
     """
 
     def __init__(self, model: Model, *, loads: bool, saves: bool) -> None:
@@ -124,8 +128,10 @@ class SchedulerSide:
         self._client = client_of(model.options, identity="vllm-scheduler", deadline=model.options.load_timeout)
         #: The workers' reports about the weights; lookups, loads and saves wait for them.
         self._told = Told(model.rank_count, model.stage_count)
-        #: One per pipeline stage.
+        #: One per pipeline stage: of exact prefixes, and of modules, if the workers serve them.
         self._spaces: list[SetSpace] = []
+        self._module_spaces: list[SetSpace] = []
+        self._has_told_of_modules = False
         self._block_bytes: list[npt.NDArray[np.int64]] = []
         self._worker_count = model.rank_count * model.stage_count
         self._adapters = Adapters(self._worker_count)
@@ -166,6 +172,8 @@ class SchedulerSide:
             namespace = Namespace.from_text(each.namespace)
             self._spaces.append(opened(self._client, namespace, self._options.load_timeout))
             self._block_bytes.append(np.array(each.block_bytes))
+            if not self._told.why_no_modules:
+                self._module_spaces.append(self._client.open_set(module_namespace(namespace), wait=False))
             logger.info("kvstore: blocks of %d bytes, namespace %s", max(each.block_bytes), namespace)
 
     # -- lookups
@@ -182,7 +190,24 @@ class SchedulerSide:
             self._adapters.met(request)
         self._name(known)
         self._has_epochs |= known.epoch != b""
+        self._take_modules(known)
         return known
+
+    def _take_modules(self, known: _Request) -> None:
+        """Reads the request's modules. A model's refusal is logged once, a list's for each request."""
+        request = known.request
+        try:
+            known.modules = modules_of(request, self._model.block_size)
+            if known.modules is not None and self._told.why_no_modules:
+                raise Refused("model", f"prompt modules of this model are not served: {self._told.why_no_modules}")
+        except Refused as why:
+            known.modules = REFUSED
+            self.counters[f"modules_refused_{why.reason}"] += 1
+            if why.reason != "model" or not self._has_told_of_modules:
+                self._has_told_of_modules |= why.reason == "model"
+                logger.warning("kvstore: request %s is computed: %s", request.request_id, why)
+        if known.modules is not None and known.modules.blocks:
+            set_apart(request)
 
     def _name(self, known: _Request) -> None:
         """Sets the epoch from the adapter's identity, as far as it is known."""
@@ -217,9 +242,13 @@ class SchedulerSide:
     def _look_up(self, known: _Request) -> None:
         """Asks for all of the prompt's blocks except the last token's: that token has to be computed."""
         request = known.request
-        blocks = known.blocks
-        count = min(self._model.hash_count(blocks), (request.num_tokens - 1) // self._model.block_size)
-        known.lookup = Lookup(count, time.monotonic(), tails_of(self._model, blocks))
+        tails: list[int] = []
+        if known.modules is not None:
+            count = known.modules.needed_count
+        else:
+            count = min(self._model.hash_count(known.blocks), (request.num_tokens - 1) // self._model.block_size)
+            tails = tails_of(self._model, known.blocks)
+        known.lookup = Lookup(count, time.monotonic(), tails)
         if (
             self._ending(known) is None
             or not self._does_load
@@ -228,9 +257,11 @@ class SchedulerSide:
             return
         if known.failed_loads >= _FAILED_LOADS_MAX or request.skip_reading_prefix_cache or not self._breaker.allows():
             return
-        names = self._names(known, count) + self._names_of(known, tail_hashes(self._model, blocks, known.lookup.tails))
+        names = self._names(known, count)
+        if tails:
+            names += self._names_of(known, tail_hashes(self._model, known.blocks, tails))
         try:
-            for space in self._spaces:
+            for space in self._spaces_of(known):
                 known.lookup.futures.append(
                     space.submit_match(
                         names, deadline=self._options.load_timeout, lease=True, prefetch=True, reuse=known.reuse
@@ -252,7 +283,12 @@ class SchedulerSide:
 
     def _names(self, known: _Request, count: int) -> list[bytes]:
         """Names of the leading blocks, as [group, part, block]."""
+        if known.modules is not None:
+            return self._names_of(known, known.modules.hashes[:count])
         return self._names_of(known, self._model.hashes(known.blocks, 0, count))
+
+    def _spaces_of(self, known: _Request) -> list[SetSpace]:
+        return self._spaces if known.modules is None else self._module_spaces
 
     def _names_of(self, known: _Request, hashes: list[bytes]) -> list[bytes]:
         return self._model.part_names(hashes, self._ending(known) or b"")
@@ -313,10 +349,18 @@ class SchedulerSide:
         if lookup.is_open:
             return None, False
         known.computed = computed_tokens // self._model.block_size
+        if known.modules is not None:
+            tokens = self._modules_to_load(known.modules, lookup, computed_tokens)
+            return tokens, tokens > 0
         more = self._worth_loading(lookup, known.computed)
         if self._is_too_little(more):
             return 0, False
         return more, True
+
+    @staticmethod
+    def _modules_to_load(modules: Modules, lookup: Lookup, computed_tokens: int) -> int:
+        """All tokens of the modules, or none. Measurements do not count: computed modules are others, each after those before."""
+        return modules.token_count if lookup.hit == modules.needed_count and computed_tokens == 0 else 0
 
     def _worth_loading(self, lookup: Lookup, computed: int) -> int:
         """How many tokens after ``computed`` blocks to load: all in the store, or fewer where the engine computes the rest in less time."""
@@ -334,7 +378,7 @@ class SchedulerSide:
         lookup, known.lookup = known.lookup, None
         with contextlib.suppress(Error):  # they expire anyway
             for leases in (known.leases, [] if lookup is None else lookup.leases):
-                for space, lease in zip(self._spaces, leases, strict=False):
+                for space, lease in zip(self._spaces_of(known), leases, strict=False):
                     if lease:
                         space.release(lease)
         known.leases = []
@@ -356,15 +400,51 @@ class SchedulerSide:
             known.doubtful_tokens = -1
             known.noted, known.is_mixed = known.computed, False
         if lookup is not None:
-            left = max(0, (lookup.tail_hit or lookup.hit * block_size) - known.computed * block_size - external_tokens)
-            self.counters["hit_tokens"] += external_tokens + left
-            self.counters["computed_hit_tokens"] += left
+            self._count_hit(known, lookup, external_tokens)
         if external_tokens == 0:
             self._release(known)
             return
+        assert lookup is not None
         tokens = known.computed * block_size + external_tokens
+        modules = known.modules
+        blocks: Sequence[Block] | Sequence[Piece]
+        if modules is None:
+            blocks, end = self._blocks_to_load(known, lookup, pages, tokens), tokens // block_size
+            known.load_disk_tokens = lookup.disk_tokens(known.computed, tokens, block_size)
+        else:
+            end = len(modules.blocks)
+            blocks = modules.pieces_to_load(self._piece_names(known, 0, modules.needed_count), pages[0], block_size)
+            known.load_disk_tokens = modules.tokens_of(lookup.on_disk)
+        self._last_job += 1
+        self._loads[self._last_job] = _LoadUnderWay(known, self._worker_count)
+        self._step.loads.append(Load(self._last_job, request.request_id, blocks, modules is not None))
+        known.leases = lookup.leases
+        known.lookup = None
+        known.saved = max(known.saved, end)
+        known.is_loading = True
+        self.counters["loads"] += 1
+        known.load_begin, known.load_tokens = known.computed, external_tokens
+
+    def _count_hit(self, known: _Request, lookup: Lookup, external_tokens: int) -> None:
+        modules = known.modules
+        if modules is None:
+            size = self._model.block_size
+            left = max(0, (lookup.tail_hit or lookup.hit * size) - known.computed * size - external_tokens)
+            self.counters["hit_tokens"] += external_tokens + left
+            self.counters["computed_hit_tokens"] += left
+        elif external_tokens > 0:
+            self.counters["hit_tokens"] += external_tokens
+            self.counters["modules_loaded"] += modules.module_count
+        elif modules.token_count > 0:
+            self.counters["modules_computed"] += modules.module_count
+
+    def _blocks_to_load(
+        self, known: _Request, lookup: Lookup, pages: tuple[list[int], ...], tokens: int
+    ) -> list[Block]:
+        """The blocks after the local ones, up to the leading ``tokens``, which may end inside a block."""
+        block_size = self._model.block_size
         end, tail = divmod(tokens, block_size)
-        assert lookup is not None and tail in (0, lookup.tail_hit % block_size), (external_tokens, lookup)
+        assert tail in (0, lookup.tail_hit % block_size), (tokens, lookup)
         hashes = self._model.hashes(known.blocks, known.computed, end)
         # If a hit ends inside a page, the state there is needed too.
         needed = [
@@ -383,16 +463,13 @@ class SchedulerSide:
             blocks += [
                 Block(self._model.name(block_hash, g, epoch), g, table[end], end) for g, table in enumerate(pages)
             ]
-        self._last_job += 1
-        self._loads[self._last_job] = _LoadUnderWay(known, self._worker_count)
-        self._step.loads.append(Load(self._last_job, request.request_id, blocks))
-        known.leases = lookup.leases
-        known.lookup = None
-        known.saved = max(known.saved, end)
-        known.is_loading = True
-        self.counters["loads"] += 1
-        known.load_begin, known.load_tokens = known.computed, external_tokens
-        known.load_disk_tokens = lookup.disk_tokens(known.computed, tokens, block_size)
+        return blocks
+
+    def _piece_names(self, known: _Request, first: int, end: int) -> list[bytes]:
+        """Names of the blocks of modules, without their parts."""
+        assert known.modules is not None
+        epoch = self._ending(known) or b""
+        return [self._model.name(block.hash, 0, epoch) for block in known.modules.blocks[first:end]]
 
     def hit_sources(self, request: Any, external_tokens: int) -> dict[CacheHitSource, int]:
         """The sources of the tokens in the load just admitted."""
@@ -413,6 +490,7 @@ class SchedulerSide:
         self._doubt([known for known, _ in scheduled if known.is_fresh])
         if self._has_epochs:
             self._note_epochs(scheduled)
+        self._part_again(output)
         for known, token_count in scheduled:
             known.is_fresh = False
             kept = states.get(known.request.request_id, [])
@@ -429,6 +507,13 @@ class SchedulerSide:
                 if known.adapter is not None
             }
         return step
+
+    def _part_again(self, output: Any) -> None:
+        """Preempted requests with modules would go on with what vLLM's cache still has of them, and compute the rest behind that."""
+        for request_id in preempted_of(output):
+            known = self._requests.get(request_id)
+            if known is not None and known.modules is not None and known.modules.blocks:
+                set_apart(known.request)
 
     def _doubt(self, fresh: list[_Request]) -> None:
         """Blocks of a request in its first step that neither the engine had nor this connector loaded come from another connector, which
@@ -492,6 +577,9 @@ class SchedulerSide:
         request = known.request
         if not self._may_save(known):
             return
+        if known.modules is not None:
+            self._save_module(known, known.modules, token_count, pages)
+            return
         blocks_of = known.blocks
         end = min(self._model.hash_count(blocks_of), token_count // self._model.block_size)
         if not self._options.save_decode:
@@ -516,6 +604,26 @@ class SchedulerSide:
         blocks = blocks[:room]
         if blocks:
             self._begin_save(known, blocks, len({block.block_index for block in blocks}) * size)
+
+    def _save_module(
+        self, known: _Request, modules: Modules, token_count: int, pages: tuple[list[int], ...] | None
+    ) -> None:
+        """Stores the first module's blocks. Those of later modules were computed after others, unless they were loaded."""
+        if known.saved >= modules.own_count or not self._module_spaces:
+            return
+        size = self._model.block_size
+        end = modules.computed_count(token_count, size)
+        if end <= known.saved:
+            return
+        table = (pages or self._manager.get_block_ids(known.request.request_id))[0]
+        first, known.saved = known.saved, end
+        names = self._piece_names(known, first, end)
+        pieces = [block.piece(name, table, size) for name, block in zip(names, modules.blocks[first:end], strict=True)]
+        room = self._save_room
+        self.counters["unsaved_blocks"] += max(0, len(pieces) - room)
+        pieces = pieces[:room]
+        if pieces:
+            self._begin_save(known, pieces, sum(piece.token_count for piece in pieces))
 
     def _may_save(self, known: _Request) -> bool:
         if not self._does_save or not known.is_admitted or known.is_fresh or known.is_loading:
@@ -556,7 +664,7 @@ class SchedulerSide:
                 continue
             self._begin_save(known, blocks, tokens % size)
 
-    def _begin_save(self, known: _Request, blocks: list[Block], token_count: int) -> None:
+    def _begin_save(self, known: _Request, blocks: Sequence[Block] | Sequence[Piece], token_count: int) -> None:
         """Adds the save to the next step. It holds references to its pages."""
         self._last_job += 1
         pool = self._manager.block_pool
@@ -567,7 +675,7 @@ class SchedulerSide:
         self._held[self._last_job] = held, self._worker_count
         self._held_count += len(held)
         adapter = None if known.adapter is None else self._adapters.tag(known.adapter)
-        self._step.saves.append(Save(self._last_job, blocks, known.reuse, adapter))
+        self._step.saves.append(Save(self._last_job, blocks, known.reuse, adapter, known.modules is not None))
         self.counters["saved_blocks"] += len(blocks)
         self.counters["saved_tokens"] += token_count
 
@@ -610,7 +718,7 @@ class SchedulerSide:
             else:
                 tokens = 0  # computed from its first token
             self.counters["loaded_tokens"] += tokens
-            if missing is None and load.seconds is not None:
+            if missing is None and load.seconds is not None and known.modules is None:
                 self._estimate.loaded(tokens, known.load_disk_tokens, load.seconds)
             if missing is not None:
                 known.saved = min(known.saved, missing)
@@ -661,15 +769,16 @@ class SchedulerSide:
         """Marks the request's leading blocks as used, also those the engine had itself. The store evicts single blocks, and a chain is lost
         with its beginning: the first half is marked once more, to go last.
         """
-        model = self._model
-        count = min(count, model.hash_count(known.blocks), _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count))
+        model, modules = self._model, known.modules
+        has = model.hash_count(known.blocks) if modules is None else len(modules.blocks)
+        count = min(count, has, _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count))
         if self._ending(known) is None or known.is_mixed or not self._breaker.allows():
             return
         with contextlib.suppress(Error):  # it is a hint
             for part in (count, count // 2):
                 if part > 0:
                     names = self._names(known, part)
-                    for space in self._spaces:
+                    for space in self._spaces_of(known):
                         space.submit_touch(names, deadline=self._options.load_timeout)
 
     # -- life

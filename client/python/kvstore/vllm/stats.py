@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 from prometheus_client import Counter, Gauge
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
@@ -26,9 +26,24 @@ COUNTERS = {
     "refused_blocks": "Blocks that the store did not take.",
     "dropped_blocks": "Blocks that waited too long to be stored.",
     "failures": "Calls to the store that failed.",
+    "modules_loaded": "Prompt modules that were loaded.",
+    "modules_computed": "Prompt modules that were computed, since one of their request's was not stored.",
+}
+#: Reasons for which a request's modules are refused.
+REFUSALS = ("salt", "form", "many", "start", "overlap", "gap", "beyond", "prompt", "model")
+#: Counters with a label, its values, and the text. The totals have the value in their name: modules_refused_gap.
+LABELLED = {
+    "modules_refused": ("reason", REFUSALS, "Requests that are computed because their prompt modules were refused."),
 }
 #: 1 while failures keep the connector from making such calls.
 PAUSES = ("lookups", "loads", "saves")
+
+
+Labelled: TypeAlias = "Mapping[str, tuple[str, Sequence[str], str]]"
+
+
+def _with_values(labelled: Labelled) -> list[str]:
+    return [f"{name}_{value}" for name, (_, values, _) in labelled.items() for value in values]
 
 
 class Sums:
@@ -58,7 +73,7 @@ class KVStoreStats(Sums, KVConnectorStats):  # type: ignore[misc]
 class Teller:
     """Makes statistics from running totals: each change is reported once."""
 
-    def __init__(self, counters: Mapping[str, str] = COUNTERS) -> None:
+    def __init__(self, counters: Collection[str] = (*COUNTERS, *_with_values(LABELLED))) -> None:
         self._counters = counters
         self._told: dict[str, int] = {}
         self._paused: dict[str, int] = {}
@@ -87,6 +102,7 @@ class Metrics:
     # vLLM removes its own metrics by this prefix when an engine begins in a process that had one.
     prefix = "vllm:kvstore_"
     counters: Mapping[str, str] = COUNTERS
+    labelled: ClassVar[Labelled] = {}
     per_engine_labelvalues: Any
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any) -> None:
@@ -102,9 +118,16 @@ class Metrics:
             multiprocess_mode="mostrecent",
             labelnames=[*labelnames, "calls"],
         )
+        #: By the totals' names: the counter, and the value of its label.
+        self._labelled: dict[str, tuple[Any, str]] = {}
+        for name, (label, values, text) in self.labelled.items():
+            made = counter(name=self.prefix + name, documentation=text, labelnames=[*labelnames, label])
+            self._labelled |= {f"{name}_{value}": (made, value) for value in values}
         for values in per_engine_labelvalues.values():
             for each in self._counters.values():
                 each.labels(*values)  # exported from the start, as 0
+            for each, value in self._labelled.values():
+                each.labels(*values, value)
             for name in PAUSES:
                 self._paused.labels(*values, name).set(0)
 
@@ -113,9 +136,12 @@ class Metrics:
         for name, value in transfer_stats_data.items():
             if name in self._counters:
                 self._counters[name].labels(*values).inc(value)
+            elif name in self._labelled:
+                made, label = self._labelled[name]
+                made.labels(*values, label).inc(value)
             elif name.startswith("paused_"):
                 self._paused.labels(*values, name.removeprefix("paused_")).set(value)
 
 
 class KVStorePromMetrics(Metrics, KVConnectorPromMetrics):  # type: ignore[misc]
-    pass
+    labelled = LABELLED

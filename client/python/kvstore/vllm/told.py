@@ -42,6 +42,11 @@ class Told:
             return []
         return [self._said[i * self._rank_count] for i in range(self._stage_count)]
 
+    @property
+    def why_no_modules(self) -> str:
+        """Why a worker refuses prompt modules; empty: all serve them, or have not reported."""
+        return next((each.why_no_modules for each in self._said.values() if each.why_no_modules), "")
+
     def take(self, said: dict[int, Stage]) -> bool:
         """By worker number. Returns whether this completes the reports."""
         if self.stages or not said:

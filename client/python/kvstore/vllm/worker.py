@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,18 +15,19 @@ from vllm.logger import init_logger
 from .._breaker import Breaker
 from .._numa import numa_nodes_of, tell_numa
 from .._options import client_of, opened
-from .._reuse import Reuse
 from ..device import Event, warm_up
-from ..errors import Error
+from ..errors import BadRequest, Error, Unsupported
 from ..futures import Future
 from ..layouts import Cache
-from ..sets import SetGetResult, SetPutResult
+from ..sets import SetGetResult, SetPutResult, SetSpace
 from . import compat
 from .adapters import LoadedAdapters
 from .estimate import DeviceClock, HostClock
 from .identity import Loaded, is_named
-from .messages import Block, Load, Report, Save, Stage, Step, first_of
+from .messages import Block, Load, Piece, Report, Save, Stage, Step, first_of
 from .model import Model
+from .module_pages import ModulePages
+from .modules import module_namespace
 from .pages import Lane, Staging, bind_pages, device_of
 from .stats import KVStoreStats, Teller
 
@@ -53,8 +55,11 @@ class _Load:
     parts: int = 0
     missing: int | None = None
 
-    def miss(self, blocks: list[Block]) -> None:
-        self.missing = first_of(self.missing, min((block.block_index for block in blocks), default=None))
+    def miss(self, blocks: Sequence[Block | Piece]) -> None:
+        missing = min((block.block_index for block in blocks), default=None)
+        if missing is not None and self.load.are_pieces:
+            missing = self.load.blocks[0].block_index  # of modules all are loaded, or none
+        self.missing = first_of(self.missing, missing)
 
     @property
     def is_over(self) -> bool:
@@ -66,7 +71,7 @@ class _Part:
     """A get of some of a load's blocks: all, unless the lent memory is too small."""
 
     of: _Load
-    blocks: list[Block]
+    blocks: Sequence[Block | Piece]
     rows: list[int]
     future: Future[SetGetResult]
 
@@ -95,7 +100,7 @@ class _Gather:
     """Pages that a GPU copies into rows until ``event``; None: the copy is done."""
 
     of: _Save
-    blocks: list[Block]
+    blocks: Sequence[Block | Piece]
     rows: list[int]
     event: Event | None
 
@@ -129,7 +134,9 @@ class WorkerSide:
     5. A row has one user until its copy is over: nodes get no row that a GPU still writes, and rows it still reads are not lent.
     """
 
-    def __init__(self, model: Model, rank: int, tensors: dict[str, torch.Tensor], worker: Any, number: int) -> None:
+    def __init__(
+        self, model: Model, rank: int, tensors: dict[str, torch.Tensor], worker: Any, number: int, config: Any
+    ) -> None:
         """``worker``: vLLM's, with the model; ``number`` counts all workers of the engine, ``rank`` those of its stage."""
         self._model = model
         assert model.namespace is not None
@@ -141,12 +148,14 @@ class WorkerSide:
             logger.warning(
                 "kvstore: weights are no files on this machine, and this processor's kernels hide them: no engine shares with this one"
             )
+        self._modules, why_no_modules = _modules_of(model, tensors, worker, config)
         #: Sent to the scheduler's half before any lookup.
         self.stage = Stage(
             model.namespace.text,
             tuple(group.block_bytes for group in model.groups),
             self._weights.digest(self._is_named),
             self._is_named,
+            why_no_modules,
         )
         self._options = model.options
         shard = rank // model.replicas
@@ -159,6 +168,9 @@ class WorkerSide:
         self._client = client_of(model.options, identity=f"vllm-worker-{rank}", numa_nodes=numa_nodes)
         tell_numa(logger, self._client)
         self._space = opened(self._client, model.namespace, model.options.load_timeout)
+        self._module_space: SetSpace | None = None
+        if self._modules is not None:  # opens in the background: few engines ever need it
+            self._module_space = self._client.open_set(module_namespace(model.namespace), wait=False)
         #: One lane for each direction: a gather waits for the end of a step, which loads need not.
         self._load_lane: Lane | None = None if device is None else Lane(device)
         self._save_lane: Lane | None = None if device is None else Lane(device)
@@ -191,6 +203,12 @@ class WorkerSide:
             self._report.weights[self._number] = step.reset, self._weights.digest(self._is_named)
         self._clock.begin(step.token_count)
 
+    def _space_of(self, message: Load | Save) -> SetSpace:
+        if not message.are_pieces:
+            return self._space
+        assert self._module_space is not None  # otherwise the scheduler's half knows why there are no modules
+        return self._module_space
+
     # -- loads
 
     def start_step(self, step: Step) -> None:
@@ -220,7 +238,7 @@ class WorkerSide:
                 part = blocks[each.unsent : each.unsent + free]
                 rows = self._load_rows.take(len(part) * len(self._parts_held))
                 try:
-                    future = self._space.submit_get(
+                    future = self._space_of(each.load).submit_get(
                         self._names(part),
                         self._load_rows.rows,
                         rows=rows,
@@ -235,7 +253,7 @@ class WorkerSide:
                     each.parts += 1
                 each.unsent += len(part)
 
-    def _names(self, blocks: list[Block]) -> list[bytes]:
+    def _names(self, blocks: Sequence[Block | Piece]) -> list[bytes]:
         """Names of the blocks' parts on this rank, as [block, part]."""
         return [self._model.part_name(block.name, part) for block in blocks for part in self._parts_held]
 
@@ -284,21 +302,31 @@ class WorkerSide:
 
     def _scatter(self, part: _Part, landed: list[bool]) -> Event | None:
         """Scatters the landed blocks into their pages. On a GPU this is enqueued, with the engine's next step behind it."""
-        lane, count = self._load_lane, len(self._parts_held)
+        lane = self._load_lane
         if lane is not None and part.of.after is not None:
             lane.wait(part.of.after)
         try:
-            for g in range(len(self._model.groups)):
-                mine = [i for i, block in enumerate(part.blocks) if block.group == g and landed[i]]
-                if mine:
-                    page_ids = [part.blocks[i].page for i in mine]
-                    for k, pages in enumerate(self._pages[g]):
-                        self._load_rows.scatter(g, pages, page_ids, [part.rows[i * count + k] for i in mine])
+            self._enqueue_scatters(part, landed)
         finally:  # also after work that was enqueued before an error
             event = None if lane is None else lane.stream.record()
             if lane is not None and event is not None:
                 lane.hold_engine(event)
         return event
+
+    def _enqueue_scatters(self, part: _Part, landed: list[bool]) -> None:
+        count = len(self._parts_held)
+        for g in range(len(self._model.groups)):
+            mine = [i for i, block in enumerate(part.blocks) if block.group == g and landed[i]]
+            if not mine:
+                continue
+            rows = [[part.rows[i * count + k] for i in mine] for k in range(count)]
+            if part.of.load.are_pieces:
+                assert self._modules is not None
+                self._modules.scatter(self._load_rows, cast("list[Piece]", [part.blocks[i] for i in mine]), rows)
+                continue
+            page_ids = [part.blocks[i].page for i in mine]
+            for pages, of_part in zip(self._pages[g], rows, strict=True):
+                self._load_rows.scatter(g, pages, page_ids, of_part)
 
     def _end_scatters(self) -> None:
         """Returns the rows of finished scatters. They end in stream order."""
@@ -328,7 +356,10 @@ class WorkerSide:
             if len(self._model.groups) > 1:
                 ended.failed.add(request)
             else:
-                ended.bad_pages |= {block.page for block in each.load.blocks if block.block_index >= each.missing}
+                blocks = each.load.blocks
+                ended.bad_pages |= {
+                    page for block in blocks if block.block_index >= each.missing for page in block.pages
+                }
         return ended
 
     def _measure(self, load: _Load) -> None:
@@ -390,22 +421,16 @@ class WorkerSide:
         if save.gathers == 0 and save.sent == len(save.save.blocks):
             self._report.gathered[save.save.job] = 1
 
-    def _gather(self, of: _Save, blocks: list[Block], computed: Event | None) -> None:
+    def _gather(self, of: _Save, blocks: Sequence[Block | Piece], computed: Event | None) -> None:
         """Gathers blocks into rows. On a GPU this is enqueued after ``computed``, the step's end."""
-        lane, count = self._save_lane, len(self._parts_held)
+        lane = self._save_lane
         of.sent += len(blocks)
-        rows = self._save_rows.take(len(blocks) * count)
+        rows = self._save_rows.take(len(blocks) * len(self._parts_held))
         groups = self._model.groups
-        event = None
         try:
             if lane is not None and computed is not None:
                 lane.wait(computed)
-            for g in range(len(groups)):
-                mine = [i for i, block in enumerate(blocks) if block.group == g]
-                if mine:
-                    for k, pages in enumerate(self._pages[g]):
-                        page_ids = [blocks[i].page for i in mine]
-                        event = self._save_rows.gather(g, pages, page_ids, [rows[i * count + k] for i in mine])
+            event = self._enqueue_gathers(of, blocks, rows)
         except Error as error:  # from the GPU
             self._save_rows.give(rows, is_doubtful=True)
             self._save_failed(error, len(rows))
@@ -415,26 +440,41 @@ class WorkerSide:
         of.gathers += 1
         self._gathers.append(_Gather(of, blocks, rows, event))
 
+    def _enqueue_gathers(self, of: _Save, blocks: Sequence[Block | Piece], taken: list[int]) -> Event | None:
+        """The event of the last copy."""
+        count, event = len(self._parts_held), None
+        for g in range(len(self._model.groups)):
+            mine = [i for i, block in enumerate(blocks) if block.group == g]
+            if not mine:
+                continue
+            rows = [[taken[i * count + k] for i in mine] for k in range(count)]
+            if of.save.are_pieces:
+                assert self._modules is not None
+                event = self._modules.gather(self._save_rows, cast("list[Piece]", [blocks[i] for i in mine]), rows)
+                continue
+            page_ids = [blocks[i].page for i in mine]
+            for pages, of_part in zip(self._pages[g], rows, strict=True):
+                event = self._save_rows.gather(g, pages, page_ids, of_part)
+        return event
+
     def _end_gathers(self) -> None:
         """Sends complete rows to the store. Gathers end in stream order."""
         while self._gathers and (self._gathers[0].event is None or self._gathers[0].event.is_passed):
             over = self._gathers.popleft()
             over.of.gathers -= 1
-            self._put(over.blocks, over.rows, over.of.save.reuse)
+            self._put(over.of.save, over.blocks, over.rows)
             self._report_gathered(over.of)
 
-    def _put(self, blocks: list[Block], rows: list[int], reuse: Reuse) -> None:
-        groups = self._model.groups
+    def _put(self, save: Save, blocks: Sequence[Block | Piece], rows: list[int]) -> None:
+        groups, space, reuse = self._model.groups, self._space_of(save), save.reuse
         names = self._names(blocks)
         sizes = [groups[block.group].block_bytes for block in blocks for _ in self._parts_held]
         deadline = self._options.save_timeout
         try:
             if len(groups) == 1:
-                future = self._space.submit_put(names, self._save_rows.rows, rows=rows, deadline=deadline, reuse=reuse)
+                future = space.submit_put(names, self._save_rows.rows, rows=rows, deadline=deadline, reuse=reuse)
             else:
-                future = self._space.submit_put(
-                    names, self._save_rows.views(rows, sizes), deadline=deadline, reuse=reuse
-                )
+                future = space.submit_put(names, self._save_rows.views(rows, sizes), deadline=deadline, reuse=reuse)
         except Error as error:
             self._save_rows.give(rows)
             self._save_failed(error, len(rows))
@@ -492,3 +532,15 @@ class WorkerSide:
                 break
         self._end_puts()
         self._client.close()
+
+
+def _modules_of(
+    model: Model, tensors: dict[str, torch.Tensor], worker: Any, config: Any
+) -> tuple[ModulePages | None, str]:
+    """The pages for prompt modules, or why there are none. No engine ends for it."""
+    try:
+        return ModulePages(model, tensors, worker, config), ""
+    except (BadRequest, Unsupported) as error:
+        return None, str(error)
+    except Exception as error:  # from vLLM's inner parts, which another release may change
+        return None, f"{compat.engine_name()}: {error!r}"

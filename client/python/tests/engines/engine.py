@@ -8,7 +8,7 @@ the cached token count of each; ``{"reset": true}`` empties the engine's own cac
 A ``generate`` may have ``images``: for each prompt the seeds of its images, which stand at tiny.IMAGE_TOKEN; the answer then has the number
 of images encoded so far. ``scale``, ``pages`` and ``images`` need VLLM_ENABLE_V1_MULTIPROCESSING=0.
 
-It may have ``lora``: name, number and path of an adapter; with ``in_place`` it is loaded again.
+``params`` are the prompts' kv_transfer_params. It may have ``lora``: name, number and path of an adapter; with ``in_place`` it is loaded again.
 
 ``force_prefix_caching`` among the arguments keeps vLLM's cache on where vLLM turns it off because its kernels are wrong after a hit: they
 are wrong in the same way after a hit from elsewhere, so the two can be compared.
@@ -175,9 +175,17 @@ def main() -> None:
                 encoded = encoded or count_encoded(llm)
             for prompt, seeds in zip(prompts, asked["images"], strict=True):
                 prompt["multi_modal_data"] = {"image": [image_of(seed) for seed in seeds]}
-        sampling = vllm.SamplingParams(
-            temperature=0, max_tokens=asked.get("max_tokens", 16), ignore_eos=True, detokenize=False, logprobs=1
-        )
+        sampling = [
+            vllm.SamplingParams(
+                temperature=0,
+                max_tokens=asked.get("max_tokens", 16),
+                ignore_eos=True,
+                detokenize=False,
+                logprobs=1,
+                extra_args=None if each is None else {"kv_transfer_params": each},
+            )
+            for each in asked.get("params", [None] * len(prompts))
+        ]
         lora = None
         if "lora" in asked:
             from vllm.lora.request import LoRARequest

@@ -21,6 +21,7 @@ import torch
 import vllm
 from conftest import Node
 from synthetic import BLOCK, Engine
+from test_vllm_module_requests import ask, in_order, parted, served, warm
 
 import kvstore
 from kvstore.device import Stream
@@ -29,6 +30,7 @@ from kvstore.vllm.estimate import DeviceClock
 from kvstore.vllm.messages import Block, Load, Step
 from kvstore.vllm.pages import page_view
 
+__all__ = ["served"]  # a fixture
 pytestmark = pytest.mark.skipif("0.32" not in vllm.__version__, reason="CUDA devices are served from 0.32 on")
 
 #: When the simulated device works, and its seed.
@@ -45,7 +47,7 @@ class DeviceTensor:
 
     def __init__(self, like: torch.Tensor, address: int) -> None:
         self._like, self._address = like, address
-        self.shape, self.ndim = like.shape, like.ndim
+        self.shape, self.ndim, self.dtype = like.shape, like.ndim, like.dtype
         self.device = torch.device("cuda", 0)
 
     def stride(self, axis: int | None = None) -> Any:
@@ -250,6 +252,22 @@ def test_ranks_and_stages_on_devices(engines: Any, own_node: Node, order: str) -
     assert second.last_cached() == 9 * BLOCK
 
 
+def test_modules_are_loaded_into_a_devices_pages_in_any_order(
+    engines: Any, own_node: Node, order: str, served: None
+) -> None:
+    """Also those that an engine on the host has stored."""
+    plain, host, first = engines(None), engines(own_node.endpoint, on_host=True), engines(own_node.endpoint)
+    warm(host, 0, 1)
+    warm(first, 2, 3)
+    for on_host in (False, True):
+        second = engines(own_node.endpoint, on_host=on_host)
+        for documents in ((0, 1, 2, 3), (3, 2, 0, 1)):
+            prompt, modules = in_order(*documents)
+            assert ask(second, prompt, modules, max_tokens=40) == parted(plain, prompt, modules, 40)
+            assert second.last_cached() == len(prompt) - 9
+            second.scheduler.reset_prefix_cache()
+
+
 def test_a_dead_node_costs_a_recompute(engines: Any, own_node: Node, order: str) -> None:
     prompt = prompt_of(300, 3)
     (expected,) = engines(None).generate(prompt)
@@ -338,7 +356,8 @@ def test_pages_are_reported_and_rows_put_only_once_they_were_gathered(side: Any,
     with device.runs("lazy"):
         worker.end_step(Step(saves=[Save(4, [Block(b"x" * 32, 0, 7, 0)])]))
         gather = worker._gathers[0]
-        # The device was not asked twice yet.
+        # The device was not asked twice yet. The first report is about the start.
+        assert worker.take_report().stages
         assert not worker._puts and worker.take_report() is None
         assert gather.event.wait(10)
         worker.end_step(Step())
