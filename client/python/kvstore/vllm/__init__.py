@@ -4,11 +4,11 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
     "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
     "kv_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
-In reading order: messages.py (messages between the two halves), scheduler.py (who holds which page), lookup.py (a prompt's blocks in the
-store), worker.py (bytes between pages and store), pages.py (pages as the kernels see them), modules.py (prompt modules of a request),
-module_pages.py (their bytes, by token), rotation.py (how keys turn), model.py (blocks, and unsupported settings),
-identity.py (the worker's loaded model), told.py (its reports to the scheduler), adapters.py (LoRA), estimate.py (which hits are worth
-loading), compat.py (differences between releases of vLLM), stats.py (counters).
+In reading order: messages.py (messages between the two halves), scheduler.py (who holds which page), requests.py (a request's state),
+lookup.py (a prompt's blocks in the store), worker.py (bytes between pages and store), pages.py (pages as the kernels see them), modules.py
+(prompt modules of a request), module_pages.py (their bytes, by token), rotation.py (how keys turn), model.py (blocks, and unsupported
+settings), identity.py (the worker's loaded model), told.py (its reports to the scheduler), adapters.py (LoRA), estimate.py (which hits are
+worth loading), compat.py (differences between releases of vLLM), stats.py (counters).
 """
 
 from __future__ import annotations

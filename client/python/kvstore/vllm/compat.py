@@ -263,6 +263,11 @@ def is_heard(connector: Any) -> bool:
     return True
 
 
+def has_others_beside() -> bool:
+    """Whether MultiConnector is calling this connector, and others too."""
+    return any(len(getattr(each, "_connectors", ())) > 1 for each in _callers())
+
+
 def _speaks(part: Any) -> bool:
     return type(part).get_handshake_metadata is not base.KVConnectorBase_V1.get_handshake_metadata
 

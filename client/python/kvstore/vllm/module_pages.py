@@ -139,6 +139,8 @@ def why_no_modules(model: Model, config: Any) -> str:
     """Why modules of this engine are refused, by its settings alone; empty: they are not."""
     if not compat.SERVES_MODULES:
         return f"{compat.engine_name()}: they are served from 0.32 on"
+    if compat.has_others_beside():
+        return "beside other connectors, some of which name a request's pages by its tokens alone, as those of whole prompts"
     if len(model.groups) != 1 or model.groups[0].is_state or model.groups[0].window_tokens > 0:
         return (
             "several cache groups, windows or states: such layers keep other things than each token's keys and values"

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from vllm.logger import init_logger
 
 from .._breaker import Breaker
 from .._options import client_of, opened
-from .._reuse import Reuse, reuse_number
 from ..errors import Busy, Error
 from ..namespaces import Namespace
 from ..sets import SetSpace
@@ -26,6 +24,7 @@ from .lookup import Lookup, tail_hashes, tails_of
 from .messages import Block, Load, Piece, Report, Save, Stage, Step, first_of
 from .model import Model
 from .modules import REFUSED, Modules, Refused, module_namespace, modules_of
+from .requests import KnownRequest, LoadUnderWay, reuse_of, weights_epoch_of
 from .stats import KVStoreStats, Teller
 from .told import Told
 
@@ -47,66 +46,6 @@ _HELD_FRACTION = 0.25
 
 def _page_of(table: list[int], index: int) -> int:
     return table[index] if index < len(table) else _NULL_PAGE
-
-
-@dataclass
-class _Request:
-    """State of an unfinished request."""
-
-    request: Any
-    #: From its kv_transfer_params: when its blocks will be asked for again.
-    reuse: Reuse = None
-    #: From its kv_transfer_params: prompt modules. Such a request has no blocks of exact prefixes.
-    modules: Modules | None = None
-    #: From its kv_transfer_params: the weights. None: the request cannot share.
-    own_epoch: bytes | None = b""
-    #: Ending of its blocks' names: own_epoch and the adapter's identity. None: no lookup or save is possible.
-    epoch: bytes | None = None
-    named: Any = None
-    #: Whether it began with pages of another epoch, or of an unknown one.
-    is_mixed: bool = False
-    #: Leading blocks whose pages' epoch is recorded.
-    noted: int = 0
-    lookup: Lookup | None = None
-    failed_loads: int = 0
-    #: Local blocks when the request was last admitted; a load begins after them.
-    computed: int = 0
-    #: Leading blocks that this request does not store: the store has them, was given them, or lost them.
-    saved: int = 0
-    is_admitted: bool = False
-    #: Admitted, and in no step since.
-    is_fresh: bool = False
-    is_loading: bool = False
-    #: Saves wait until more tokens than these are computed: another connector may have loaded some of them.
-    doubtful_tokens: int = -1
-    #: The load under way: its first block, its tokens, and how many of these come from disk.
-    load_begin: int = 0
-    load_tokens: int = 0
-    load_disk_tokens: int = 0
-    #: The load under way. Leases belong to this half's client, so a worker's get cannot end one.
-    leases: list[int] = field(default_factory=list)
-
-    @property
-    def adapter(self) -> int | None:
-        """The adapter's number."""
-        lora = self.request.lora_request
-        return None if lora is None else int(lora.lora_int_id)
-
-    @property
-    def blocks(self) -> Any:
-        """The request, or a view with the block hashes of its adapter."""
-        return self.request if self.named is None else self.named.follow()
-
-
-@dataclass
-class _LoadUnderWay:
-    """A request's load, until ``left`` more workers have reported their missing blocks."""
-
-    of: _Request
-    left: int
-    missing: int | None = None
-    #: The slowest worker's time so far; None once a worker did not measure its part.
-    seconds: float | None = 0.0
 
 
 class SchedulerSide:
@@ -138,15 +77,15 @@ class SchedulerSide:
         self._breaker = Breaker()
         self._estimate = Estimate()
         #: Requests with blocks loaded by other connectors, until a step with them has ended.
-        self._doubtful: dict[str, _Request] = {}
-        self._requests: dict[str, _Request] = {}
+        self._doubtful: dict[str, KnownRequest] = {}
+        self._requests: dict[str, KnownRequest] = {}
         #: Whether any request has set a weights_epoch; the epoch of each page filled since.
         self._has_epochs = False
         self._page_epochs: dict[int, bytes | None] = {}
         self._manager: Any = None
         self._last_job = 0
         self._step = Step()
-        self._loads: dict[int, _LoadUnderWay] = {}
+        self._loads: dict[int, LoadUnderWay] = {}
         self._has_states = any(group.is_state for group in model.groups)
         #: For each save job: its pages, and how many workers have yet to report.
         self._held: dict[int, tuple[list[Any], int]] = {}
@@ -181,9 +120,9 @@ class SchedulerSide:
     def on_new_request(self, request: Any) -> None:
         self._look_up(self._meet(request))
 
-    def _meet(self, request: Any) -> _Request:
-        known = self._requests[request.request_id] = _Request(
-            request, reuse=self._reuse_of(request), own_epoch=self._epoch_of(request)
+    def _meet(self, request: Any) -> KnownRequest:
+        known = self._requests[request.request_id] = KnownRequest(
+            request, reuse=reuse_of(request), own_epoch=weights_epoch_of(request)
         )
         if known.adapter is not None:
             known.named = Named(request, self._model.hasher)
@@ -193,7 +132,7 @@ class SchedulerSide:
         self._take_modules(known)
         return known
 
-    def _take_modules(self, known: _Request) -> None:
+    def _take_modules(self, known: KnownRequest) -> None:
         """Reads the request's modules. A model's refusal is logged once, a list's for each request."""
         request = known.request
         try:
@@ -209,37 +148,15 @@ class SchedulerSide:
         if known.modules is not None and known.modules.blocks:
             set_apart(request)
 
-    def _name(self, known: _Request) -> None:
+    def _name(self, known: KnownRequest) -> None:
         """Sets the epoch from the adapter's identity, as far as it is known."""
         adapter = b"" if known.adapter is None else self._adapters.epoch(known.adapter)
         known.epoch = None if adapter is None or known.own_epoch is None else known.own_epoch + adapter
 
-    def _known(self, request: Any) -> _Request:
+    def _known(self, request: Any) -> KnownRequest:
         return self._requests.get(request.request_id) or self._meet(request)
 
-    @staticmethod
-    def _epoch_of(request: Any) -> bytes | None:
-        epoch = (request.kv_transfer_params or {}).get("weights_epoch")
-        if epoch is None:
-            return b""
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 1 << 64:
-            logger.warning(
-                "kvstore: weights_epoch is %r, allowed are whole numbers from 0. The request does not share.", epoch
-            )
-            return None
-        return b"w" + epoch.to_bytes(8, "big")
-
-    @staticmethod
-    def _reuse_of(request: Any) -> Reuse:
-        reuse: Reuse = (request.kv_transfer_params or {}).get("reuse")
-        try:
-            reuse_number(reuse)
-        except Error as error:
-            logger.warning("kvstore: %s. The request says nothing of its future.", error)
-            return None
-        return reuse
-
-    def _look_up(self, known: _Request) -> None:
+    def _look_up(self, known: KnownRequest) -> None:
         """Asks for all of the prompt's blocks except the last token's: that token has to be computed."""
         request = known.request
         tails: list[int] = []
@@ -281,19 +198,19 @@ class SchedulerSide:
             future.cancel()
         lookup.futures = []
 
-    def _names(self, known: _Request, count: int) -> list[bytes]:
+    def _names(self, known: KnownRequest, count: int) -> list[bytes]:
         """Names of the leading blocks, as [group, part, block]."""
         if known.modules is not None:
             return self._names_of(known, known.modules.hashes[:count])
         return self._names_of(known, self._model.hashes(known.blocks, 0, count))
 
-    def _spaces_of(self, known: _Request) -> list[SetSpace]:
+    def _spaces_of(self, known: KnownRequest) -> list[SetSpace]:
         return self._spaces if known.modules is None else self._module_spaces
 
-    def _names_of(self, known: _Request, hashes: list[bytes]) -> list[bytes]:
+    def _names_of(self, known: KnownRequest, hashes: list[bytes]) -> list[bytes]:
         return self._model.part_names(hashes, self._ending(known) or b"")
 
-    def _ending(self, known: _Request) -> bytes | None:
+    def _ending(self, known: KnownRequest) -> bytes | None:
         """Suffix of the request's block names: the weights, if not the namespace's, and the adapter. None: unknown."""
         weights = self._told.epoch
         return None if weights is None or known.epoch is None else weights + known.epoch
@@ -373,7 +290,7 @@ class SchedulerSide:
             return hits[0][0] if hits else 0
         return self._estimate.choose(hits)
 
-    def _release(self, known: _Request) -> None:
+    def _release(self, known: KnownRequest) -> None:
         """Gives up the lookup's or the ended load's leases."""
         lookup, known.lookup = known.lookup, None
         with contextlib.suppress(Error):  # they expire anyway
@@ -416,7 +333,7 @@ class SchedulerSide:
             blocks = modules.pieces_to_load(self._piece_names(known, 0, modules.needed_count), pages[0], block_size)
             known.load_disk_tokens = modules.tokens_of(lookup.on_disk)
         self._last_job += 1
-        self._loads[self._last_job] = _LoadUnderWay(known, self._worker_count)
+        self._loads[self._last_job] = LoadUnderWay(known, self._worker_count)
         self._step.loads.append(Load(self._last_job, request.request_id, blocks, modules is not None))
         known.leases = lookup.leases
         known.lookup = None
@@ -425,7 +342,7 @@ class SchedulerSide:
         self.counters["loads"] += 1
         known.load_begin, known.load_tokens = known.computed, external_tokens
 
-    def _count_hit(self, known: _Request, lookup: Lookup, external_tokens: int) -> None:
+    def _count_hit(self, known: KnownRequest, lookup: Lookup, external_tokens: int) -> None:
         modules = known.modules
         if modules is None:
             size = self._model.block_size
@@ -439,7 +356,7 @@ class SchedulerSide:
             self.counters["modules_computed"] += modules.module_count
 
     def _blocks_to_load(
-        self, known: _Request, lookup: Lookup, pages: tuple[list[int], ...], tokens: int
+        self, known: KnownRequest, lookup: Lookup, pages: tuple[list[int], ...], tokens: int
     ) -> list[Block]:
         """The blocks after the local ones, up to the leading ``tokens``, which may end inside a block."""
         block_size = self._model.block_size
@@ -465,7 +382,7 @@ class SchedulerSide:
             ]
         return blocks
 
-    def _piece_names(self, known: _Request, first: int, end: int) -> list[bytes]:
+    def _piece_names(self, known: KnownRequest, first: int, end: int) -> list[bytes]:
         """Names of the blocks of modules, without their parts."""
         assert known.modules is not None
         epoch = self._ending(known) or b""
@@ -515,7 +432,7 @@ class SchedulerSide:
             if known is not None and known.modules is not None and known.modules.blocks:
                 set_apart(known.request)
 
-    def _doubt(self, fresh: list[_Request]) -> None:
+    def _doubt(self, fresh: list[KnownRequest]) -> None:
         """Blocks of a request in its first step that neither the engine had nor this connector loaded come from another connector, which
         reports failures only at the step's end. Until then any request may share these blocks.
         """
@@ -528,7 +445,7 @@ class SchedulerSide:
                 known.doubtful_tokens = known.request.num_computed_tokens
             self._doubtful.update((each.request.request_id, each) for each in others)
 
-    def _has_others_tokens(self, known: _Request) -> bool:
+    def _has_others_tokens(self, known: KnownRequest) -> bool:
         request, size = known.request, self._model.block_size
         own = known.load_begin * size
         if not self._model.has_tails:
@@ -538,7 +455,7 @@ class SchedulerSide:
             own = max(own, request.prefill_stats.num_local_cached_tokens)
         return bool(request.num_computed_tokens > own + known.load_tokens)
 
-    def _note_epochs(self, scheduled: list[tuple[_Request, int]]) -> None:
+    def _note_epochs(self, scheduled: list[tuple[KnownRequest, int]]) -> None:
         """Records the epoch of each page that a request fills, since vLLM's own cache ignores a request's weights_epoch. A request that
         begins with other requests' pages of another epoch stores no blocks.
         """
@@ -562,13 +479,13 @@ class SchedulerSide:
                 )
 
     @staticmethod
-    def _is_settled(known: _Request) -> bool:
+    def _is_settled(known: KnownRequest) -> bool:
         request = known.request
         return bool(request.num_computed_tokens - tokens_in_flight(request) > known.doubtful_tokens)
 
     def _save(
         self,
-        known: _Request,
+        known: KnownRequest,
         token_count: int,
         pages: tuple[list[int], ...] | None,
         states: Sequence[tuple[int, int, int]] = (),
@@ -606,7 +523,7 @@ class SchedulerSide:
             self._begin_save(known, blocks, len({block.block_index for block in blocks}) * size)
 
     def _save_module(
-        self, known: _Request, modules: Modules, token_count: int, pages: tuple[list[int], ...] | None
+        self, known: KnownRequest, modules: Modules, token_count: int, pages: tuple[list[int], ...] | None
     ) -> None:
         """Stores the first module's blocks. Those of later modules were computed after others, unless they were loaded."""
         if known.saved >= modules.own_count or not self._module_spaces:
@@ -625,7 +542,7 @@ class SchedulerSide:
         if pieces:
             self._begin_save(known, pieces, sum(piece.token_count for piece in pieces))
 
-    def _may_save(self, known: _Request) -> bool:
+    def _may_save(self, known: KnownRequest) -> bool:
         if not self._does_save or not known.is_admitted or known.is_fresh or known.is_loading:
             return False
         return self._is_settled(known) and self._ending(known) is not None and not known.is_mixed
@@ -636,7 +553,7 @@ class SchedulerSide:
         return max(0, self._held_max - self._held_count) if self._breaker.allows() else 0
 
     def _save_tails(
-        self, known: _Request, pages: tuple[list[int], ...], states: Sequence[tuple[int, int, int]]
+        self, known: KnownRequest, pages: tuple[list[int], ...], states: Sequence[tuple[int, int, int]]
     ) -> None:
         """Stores states that end inside a page, where the engine has kept the states of all groups: the states, and the page of each other
         group as it is. Only that page's leading tokens count; the content after them is arbitrary.
@@ -664,7 +581,7 @@ class SchedulerSide:
                 continue
             self._begin_save(known, blocks, tokens % size)
 
-    def _begin_save(self, known: _Request, blocks: Sequence[Block] | Sequence[Piece], token_count: int) -> None:
+    def _begin_save(self, known: KnownRequest, blocks: Sequence[Block] | Sequence[Piece], token_count: int) -> None:
         """Adds the save to the next step. It holds references to its pages."""
         self._last_job += 1
         pool = self._manager.block_pool
@@ -765,7 +682,7 @@ class SchedulerSide:
         if known.is_admitted:
             self._touch(known, token_count // self._model.block_size)
 
-    def _touch(self, known: _Request, count: int) -> None:
+    def _touch(self, known: KnownRequest, count: int) -> None:
         """Marks the request's leading blocks as used, also those the engine had itself. The store evicts single blocks, and a chain is lost
         with its beginning: the first half is marked once more, to go last.
         """

@@ -19,8 +19,10 @@ from conftest import Node, free_port
 from proxy import SET_GET, Proxy
 from test_vllm_engine import BLOCK, Engine, prompt_of, same
 
+from kvstore.vllm import compat
 from kvstore.vllm.modules import MODULES_MAX
 
+pytestmark = pytest.mark.skipif(not compat.SERVES_MODULES, reason="prompt modules are served from 0.32 on")
 #: An instruction and four documents, and a question. None but one document ends at a page's end.
 INSTRUCTION, QUESTION = prompt_of(21, 1), prompt_of(13, 2)
 DOCUMENTS = [prompt_of(count, 10 + count) for count in (70, 2 * BLOCK, 33, 101)]

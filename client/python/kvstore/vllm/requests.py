@@ -1,0 +1,99 @@
+"""The scheduler half's state of a request and of its load, and the hints in its kv_transfer_params."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.logger import init_logger
+
+from .._reuse import Reuse, reuse_number
+from ..errors import Error
+from .lookup import Lookup
+from .modules import Modules
+
+logger = init_logger("vllm.kvstore")
+
+
+@dataclass
+class KnownRequest:
+    """State of an unfinished request."""
+
+    request: Any
+    #: From its kv_transfer_params: when its blocks will be asked for again.
+    reuse: Reuse = None
+    #: From its kv_transfer_params: prompt modules. Such a request has no blocks of exact prefixes.
+    modules: Modules | None = None
+    #: From its kv_transfer_params: the weights. None: the request cannot share.
+    own_epoch: bytes | None = b""
+    #: Ending of its blocks' names: own_epoch and the adapter's identity. None: no lookup or save is possible.
+    epoch: bytes | None = None
+    named: Any = None
+    #: Whether it began with pages of another epoch, or of an unknown one.
+    is_mixed: bool = False
+    #: Leading blocks whose pages' epoch is recorded.
+    noted: int = 0
+    lookup: Lookup | None = None
+    failed_loads: int = 0
+    #: Local blocks when the request was last admitted; a load begins after them.
+    computed: int = 0
+    #: Leading blocks that this request does not store: the store has them, was given them, or lost them.
+    saved: int = 0
+    is_admitted: bool = False
+    #: Admitted, and in no step since.
+    is_fresh: bool = False
+    is_loading: bool = False
+    #: Saves wait until more tokens than these are computed: another connector may have loaded some of them.
+    doubtful_tokens: int = -1
+    #: The load under way: its first block, its tokens, and how many of these come from disk.
+    load_begin: int = 0
+    load_tokens: int = 0
+    load_disk_tokens: int = 0
+    #: The load under way. Leases belong to this half's client, so a worker's get cannot end one.
+    leases: list[int] = field(default_factory=list)
+
+    @property
+    def adapter(self) -> int | None:
+        """The adapter's number."""
+        lora = self.request.lora_request
+        return None if lora is None else int(lora.lora_int_id)
+
+    @property
+    def blocks(self) -> Any:
+        """The request, or a view with the block hashes of its adapter."""
+        return self.request if self.named is None else self.named.follow()
+
+
+@dataclass
+class LoadUnderWay:
+    """A request's load, until ``left`` more workers have reported their missing blocks."""
+
+    of: KnownRequest
+    left: int
+    missing: int | None = None
+    #: The slowest worker's time so far; None once a worker did not measure its part.
+    seconds: float | None = 0.0
+
+
+def weights_epoch_of(request: Any) -> bytes | None:
+    """The request's weights_epoch as an ending of names; None: it is wrong, and the request cannot share."""
+    epoch = (request.kv_transfer_params or {}).get("weights_epoch")
+    if epoch is None:
+        return b""
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 1 << 64:
+        logger.warning(
+            "kvstore: weights_epoch is %r, allowed are whole numbers from 0. The request does not share.", epoch
+        )
+        return None
+    return b"w" + epoch.to_bytes(8, "big")
+
+
+def reuse_of(request: Any) -> Reuse:
+    """What the request says of its future: wrong values count as nothing said."""
+    reuse: Reuse = (request.kv_transfer_params or {}).get("reuse")
+    try:
+        reuse_number(reuse)
+    except Error as error:
+        logger.warning("kvstore: %s. The request says nothing of its future.", error)
+        return None
+    return reuse
