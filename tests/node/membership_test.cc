@@ -175,6 +175,38 @@ TEST_F(MembershipTest, AnEtcdThatRefusesChangesIsReadOn) {
   EXPECT_EQ(b.board.view()->members[0].state, Member::State::kDraining) << "what waited is told";
 }
 
+/// A member of etcd that lost the others answers reads with its old state, and takes no changes.
+TEST_F(MembershipTest, WhileChangesAreRefusedAnOlderStateIsNeverTaken) {
+  Process& a = start("a");
+  run_for(3s);
+  const KeyStore::Listing old = a.keys.state();
+  start("b");
+  run_for(3s);
+  ASSERT_EQ(a.ids(), Ids({"a", "b"}));
+  const std::uint64_t epoch = a.board.epoch();
+  a.keys.shown = old;
+  a.keys.refusal = "no leader";
+  a.membership.tell(Member::State::kDraining, Member::Phase::kNone);
+  run_for(1min);
+  EXPECT_EQ(a.board.epoch(), epoch) << "it is behind, not set back";
+}
+
+TEST_F(MembershipTest, AnEntryOfAnEarlierRunIsNoOtherProcessWhileChangesAreRefused) {
+  start("a");
+  start("b", '1');
+  run_for(3s);
+  processes[1]->keys.is_away = true;  // it was killed
+  Process& again = *processes.emplace_back(std::make_unique<Process>(context, space, clock, "b", '2'));
+  again.keys.refusal = "database space exceeded";
+  run_for(3s);
+  EXPECT_FALSE(again.membership.status().is_replaced);
+  EXPECT_FALSE(again.membership.status().is_joined);
+  again.keys.refusal = "";
+  run_for(3s);
+  EXPECT_TRUE(again.membership.status().is_joined);
+  processes[1]->keys.is_away = false;
+}
+
 TEST_F(MembershipTest, AListWithoutThisNodeIsNotTaken) {
   Process& a = start("a");
   start("b");

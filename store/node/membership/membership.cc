@@ -144,7 +144,7 @@ asio::awaitable<void> Membership::step(Stepped& to) {
     if (clock_.now() - failing_since_ + before >= config_.lease) came_back_ = clock_.now();
     failing_since_ = TimePoint{};
   }
-  adopt(*listing);
+  adopt(*listing, to.written.has_value());
 }
 
 Membership::Step Membership::keep_lease() {
@@ -191,9 +191,12 @@ Membership::Step Membership::announce() {
   co_return put;
 }
 
-void Membership::adopt(const KeyStore::Listing& listing) {
-  older_count_ = listing.revision < revision_ ? older_count_ + 1 : 0;
-  if (older_count_ > 0 && config_.poll * older_count_ < config_.lease) return;  // 2
+void Membership::adopt(const KeyStore::Listing& listing, bool is_written) {
+  if (listing.revision >= revision_) {
+    older_count_ = 0;
+  } else if (!is_written || config_.poll * ++older_count_ < config_.lease) {
+    return;  // 2
+  }
   revision_ = listing.revision;
   Entries entries(listing, config_.prefix);
   bad_entries_ += entries.bad_count;
@@ -211,6 +214,7 @@ void Membership::adopt(const KeyStore::Listing& listing) {
     if (!is_replaced_) return;
   }
   if (self != nullptr && self->instance != config_.self.instance && !is_replaced_) {
+    if (!is_written) return;  // an earlier run of this node, which etcd does not let this one replace yet
     spdlog::error(
         "cluster: another process has node-id {} (instance {}); this one gives its place up. Give each node an id of "
         "its own",

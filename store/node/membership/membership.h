@@ -32,8 +32,8 @@ struct MembershipConfig {
 ///   2. A later state has a larger epoch, whichever node reports it, and one epoch is one list: it is the sum of the
 ///      etcd revision at which the state was first read and PREFIX/epoch_base, the time at which the cluster began
 ///      there. So epochs keep growing for old nodes and clients when etcd is set up anew. An older revision, as from an
-///      etcd member that was cut off, is ignored; but if only older ones come for as long as a lease, etcd was set
-///      back, and each node counts on from its last epoch.
+///      etcd member that was cut off, is ignored; but if only older ones come for as long as a lease, from an etcd that
+///      takes this node's changes, etcd was set back, and each node counts on from its last epoch.
 ///   3. Of two processes with one id the one that started last is the member. The other notices, gives up and logs it.
 ///   4. A lease that ended while this process was stopped, or etcd away, is replaced: the node joins again. For one
 ///      more lease time it ignores lists that lack a known node, whose lease may have ended likewise; also after etcd
@@ -75,7 +75,7 @@ class Membership {
   asio::awaitable<void> step(Stepped& to);
   Step keep_lease();
   Step announce();
-  void adopt(const KeyStore::Listing& listing);
+  void adopt(const KeyStore::Listing& listing, bool is_written);
   bool is_coming_back(const ClusterView& known, const ClusterView& view) const;
   std::uint64_t epoch_base() const;
   void note(const Stepped& stepped);
