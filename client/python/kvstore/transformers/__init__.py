@@ -8,6 +8,7 @@
 ``store.generate(input_ids, ...)`` does all three. If the store fails, the model computes the missing part.
 """
 
-from .prefix_store import PrefixStore, StoredCache, weights_digest
+from .model_identity import weights_digest
+from .prefix_store import PrefixStore, StoredCache
 
 __all__ = ["PrefixStore", "StoredCache", "weights_digest"]
