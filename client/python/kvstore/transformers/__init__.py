@@ -6,9 +6,17 @@
 >>> cache.store(out)                                          # the next prompt finds this one, and the answer
 
 ``store.generate(input_ids, ...)`` does all three. If the store fails, the model computes the missing part.
+
+For prompts made of modules in any order (docs/modules.md):
+
+>>> store = ModuleStore(model, client, schema, tokenizer=tokenizer)
+>>> answer = store.prefill(prompt, mode="blend")              # modules from the store, the rest computed
+>>> out = model.generate(**answer.inputs())                   # or store.generate(prompt, mode="blend")
 """
 
 from .model_identity import weights_digest
+from .module_store import ModuleStore
+from .prefilled import Origin, Prefilled, RangeOrigins
 from .prefix_store import PrefixStore, StoredCache
 
-__all__ = ["PrefixStore", "StoredCache", "weights_digest"]
+__all__ = ["ModuleStore", "Origin", "Prefilled", "PrefixStore", "RangeOrigins", "StoredCache", "weights_digest"]

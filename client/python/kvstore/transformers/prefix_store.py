@@ -24,7 +24,8 @@ class PrefixStore:
 
     ``block_size``: tokens of a block; a prefix is found in whole blocks. ``name``: by default the model's name in the hub, or its folder's.
     The namespace binds the loaded model: all bytes of weights and active adapters, rotations, configuration. If one of these changes, calls
-    raise BadRequest: make another store then. Other fields go to the namespace. Not for several threads at once.
+    raise BadRequest: make another store then. ``identity``: the model's, where another store has computed it, with its name and revision.
+    Other fields go to the namespace. Not for several threads at once.
     """
 
     def __init__(
@@ -36,11 +37,12 @@ class PrefixStore:
         deadline: float | None = None,
         name: str | None = None,
         revision: str | None = None,
+        identity: ModelIdentity | None = None,
         **fields: object,
     ) -> None:
         self._model = model
         self._deadline = deadline
-        self._identity = ModelIdentity(model, name=name, revision=revision)
+        self._identity = identity or ModelIdentity(model, name=name, revision=revision)
         self._shape = self._identity.shape
         block_bytes = self._shape.layout(block_size).store_block_bytes
         own = {"block_size": block_size, "block_bytes": block_bytes}
