@@ -18,7 +18,7 @@ from .errors import NOWHERE, Place, fail, shown, shown_tag
 __all__ = ["Element", "Text", "attributes_of", "element_lines", "read", "text_lines"]
 
 DEPTH_MAX = 32
-ELEMENT_COUNT_MAX = 1 << 16
+ELEMENT_COUNT_MAX = 1 << 14
 ATTRIBUTE_COUNT_MAX = 256
 CHARACTER_COUNT_MAX = 16 << 20
 #: A tag, a comment or the like: expat scans an unfinished one again with every chunk.
@@ -60,7 +60,7 @@ class Element:
 def read(text: str, root: str) -> Element:
     """The document's element, which has the tag ``root``. Raises PmlError."""
     if not isinstance(text, str):
-        fail(Place(1, 1), f"a {type(text).__name__}", "a str")
+        fail(Place(1, 1), type(text).__name__, "a str")
     if len(text) > CHARACTER_COUNT_MAX:
         fail(Place(1, 1), f"a text of {len(text)} characters", f"at most {CHARACTER_COUNT_MAX}")
     try:
@@ -106,11 +106,11 @@ class _Reader:
                 end = min(begin + _CHUNK_BYTES, len(self._data))
                 self._parser.Parse(self._data[begin:end], False)
                 if end - self._parser.CurrentByteIndex > TAG_BYTES_MAX:
-                    fail(self._place(), f"a tag of over {TAG_BYTES_MAX} bytes", "shorter tags and comments")
+                    fail(self._place(), f"a tag, name or comment of over {TAG_BYTES_MAX} bytes", "shorter ones")
             self._parser.Parse(b"", True)
         except expat.ExpatError as error:
             place = Place(error.lineno, error.offset + 1)
-            expected = f"</{self._open[-1].tag}>" if self._open else "one well-formed XML element"
+            expected = shown_tag("/" + self._open[-1].tag) if self._open else "one well-formed XML element"
             fail(place, f"invalid XML ({expat.ErrorString(error.code)})", expected)
         finally:
             del self._parser  # its handlers refer to this object

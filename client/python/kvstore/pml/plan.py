@@ -102,14 +102,13 @@ def plan(prompt: Prompt, tokenizer: Tokenizer, *, layout: Literal["schema", "pro
 
 def _groups(prompt: Prompt, modules: dict[str, Placed]) -> Iterator[tuple[str, list[str]]]:
     """The modules that are encoded together, and each of the others alone. Those that are not cached are in none."""
+    order = {path: index for index, path in enumerate(modules)}
     covered: set[str] = set()
     for name, paths in _scaffolds(prompt, modules):
-        wanted = set(paths)
-        members = [path for path in modules if path in wanted]
-        is_whole = len(members) == len(wanted) and not covered & wanted
-        if is_whole and len({modules[path].shift for path in members}) == 1:
-            covered |= wanted
-            yield name, members
+        is_free = all(path in modules and path not in covered for path in paths)
+        if is_free and len({modules[path].shift for path in paths}) == 1:
+            covered.update(paths)
+            yield name, sorted(paths, key=order.__getitem__)
     for path, placed in modules.items():
         if placed.is_cached and path not in covered:
             yield path, [path]

@@ -60,7 +60,11 @@ def _items(schema: Schema, around: Element, definition: str) -> tuple[Text | Imp
             continue
         child = module.children.get(each.tag)
         if child is None:
-            fail(each.place, f"{shown_tag(each.tag)} in {shown_tag(around.tag)}", _one_of(list(module.children)))
+            fail(
+                each.place,
+                f"{shown_tag(each.tag)} in {shown_tag(around.tag)}",
+                _one_of(list(module.children), "element"),
+            )
         _check_order(seen, child, each, is_root=not definition)
         inner = child.definition(definition)
         arguments = _arguments(schema.modules[inner], each)
@@ -74,7 +78,7 @@ def _arguments(module: Module, element: Element) -> tuple[Argument, ...]:
     for name in element.attributes:
         if name not in module.parameters:
             what = f"the argument {shown(name)} of {shown_tag(element.tag)}"
-            fail(element.place, what, _one_of(list(module.parameters)))
+            fail(element.place, what, _one_of(list(module.parameters), "argument"))
     names = [name for name in module.parameters if name in element.attributes]
     return tuple(Argument(name, element.attributes[name]) for name in names)
 
@@ -94,9 +98,9 @@ def _check_order(seen: dict[int, str], child: Child, element: Element, *, is_roo
     seen[child.item_index] = element.tag
 
 
-def _one_of(names: list[str]) -> str:
+def _one_of(names: list[str], kind: str) -> str:
     if not names:
-        return "none"
+        return "no " + kind
     cut = ", ..." if len(names) > _NAMES_SHOWN_MAX else ""
     return ("one of " if len(names) > 1 else "") + ", ".join(names[:_NAMES_SHOWN_MAX]) + cut
 

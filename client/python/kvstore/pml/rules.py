@@ -20,11 +20,10 @@ MODULE_DEPTH_MAX = DEPTH_MAX - 1
 def check(schema: Schema) -> None:
     """Raises PmlError."""
     _check_name(schema.name, "schema", schema.place)
-    for module in schema.modules.values():
-        _check_names(module)
+    _check_names(Module("", schema.items))  # first: modules are found by their names from here on
     for module in schema.modules.values():
         for item in module.items:
-            if isinstance(item, Import) and item.path not in schema.modules:
+            if isinstance(item, Import) and (not item.path or item.path not in schema.modules):
                 fail(item.place, f"an import of {shown(item.path)}", "the path of a module of this schema")
             if isinstance(item, Union):
                 _check_union(item)
@@ -66,6 +65,8 @@ def _check_names(module: Module) -> None:
         if name in children:
             fail(child.item.place, f"a second module {shown(name)}", "one of each name within a module")
         children.add(name)
+        if isinstance(child.item, Module):
+            _check_names(child.item)
     parameters: set[str] = set()
     for item in module.items:
         if isinstance(item, Parameter):
