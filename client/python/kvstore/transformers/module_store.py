@@ -13,6 +13,7 @@ from ..errors import BadRequest
 from ..pml import Plan, Prompt, Schema, Unit, parse_prompt, parse_schema, plan
 from ..sets import SetSpace
 from . import blend
+from .first_layers import FirstLayers
 from .key_rotation import find_rotation
 from .model_identity import ModelIdentity
 from .module_blocks import ModuleBlocks
@@ -139,12 +140,15 @@ class ModuleStore:
         if origins[-1] != Origin.COMPUTED:
             origins[-1] = Origin.RECOMPUTED
         cache = PlacedCache(self._modules.place(loaded, prompt.ranges, len(tokens)))
+        first = None
         if mode == "blend":
+            first = FirstLayers(
+                self._run, tokens, positions, count=layers, layer_count=self._identity.shape.layer_count
+            )
             (of_modules,) = np.nonzero(origins < Origin.COMPUTED)
-            chosen = blend.choose(self._run, cache, tokens, positions, of_modules, share=share, layers=layers)
-            origins[chosen] = Origin.RECOMPUTED
+            origins[blend.choose(cache, first, of_modules, share)] = Origin.RECOMPUTED
         (rows,) = np.nonzero(origins >= Origin.COMPUTED)
-        logits = cache.compute(self._run, tokens, positions, rows)
+        logits = cache.compute(self._run, tokens, positions, rows, first)
         self._modules.store(loaded)
         ranges = origins_of(prompt.ranges, origins)
         return Prefilled(mode, cache, logits, tokens, positions, prompt.length, ranges, loaded.why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,18 +11,19 @@ import numpy.typing as npt
 import torch
 from transformers import DynamicCache
 
+from .first_layers import FirstLayers
 from .positioned import PositionedModel
 
 __all__ = ["PlacedCache"]
 
 #: Tokens of one forward pass. A pass looks at keys up to its last token, so that smaller ones compute less attention.
-_PASS_TOKENS = 128
+_PASS_TOKENS = 160
 
 
 class PlacedCache(DynamicCache):  # type: ignore[misc]
     """Keys and values of a whole prompt, in the order of positions.
 
-    1. While :meth:`compute` runs, new keys and values replace those of their tokens; otherwise they are appended, as in any DynamicCache.
+    While :meth:`compute` runs, new keys and values replace those of their tokens; otherwise they are appended, as in any DynamicCache.
     """
 
     def __init__(self, layers: Sequence[Sequence[torch.Tensor]]) -> None:
@@ -37,8 +39,11 @@ class PlacedCache(DynamicCache):  # type: ignore[misc]
         tokens: npt.NDArray[Any],
         positions: npt.NDArray[Any],
         rows: npt.NDArray[np.int64],
+        first: FirstLayers | None = None,
     ) -> torch.Tensor:
-        """Computes the tokens in these rows, in ascending order, each of which sees all before it. Returns the last one's logits."""
+        """Computes the tokens in these rows, in ascending order, each of which sees all before it; with ``first`` from behind those layers.
+        Returns the last one's logits.
+        """
         logits = None
         for start in range(0, len(rows), _PASS_TOKENS):
             own = rows[start : start + _PASS_TOKENS]
@@ -47,7 +52,8 @@ class PlacedCache(DynamicCache):  # type: ignore[misc]
             hidden = torch.arange(int(own[-1]) + 1) > torch.from_numpy(own).unsqueeze(1)
             mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)
             try:
-                logits = run(tokens[own], positions[own], self, mask[None, None])
+                with first.passed_over(self._rows) if first else contextlib.nullcontext():
+                    logits = run(tokens[own], positions[own], self, mask[None, None])
             finally:
                 self._rows = None
         assert logits is not None
