@@ -237,13 +237,31 @@ def test_generation_continues_behind_the_last_position(client):
     assert store.generate(made, **OPTIONS).tolist() == [expected]
 
 
-def test_blend_of_all_tokens_is_the_full_prefill(client):
-    model, made = llama(seed=6), documents(offset=5, seed=600)
-    store = ModuleStore(model, client)
-    for layers in (1, 2):
+@pytest.mark.parametrize("kind", ["neox", "gptj", "layers that are not plain"])
+def test_blend_of_all_tokens_is_the_full_prefill(client, monkeypatch, kind):
+    model, made = of_kind(kind), documents(offset=5, seed=600)
+    if kind == "layers that are not plain":
+        model.others = torch.nn.ModuleList([torch.nn.Identity()] * 3)
+    store = ModuleStore(model, client, salt=f"blend {kind}")
+    for layers, pass_tokens in ((1, 160), (2, 160), (1, 16)):
+        monkeypatch.setattr("kvstore.transformers.placed_cache._PASS_TOKENS", pass_tokens)
         answer = store.prefill(made, mode="blend", share=1.0, layers=layers)
         assert_like(answer, full(model, made))
         assert (answer.stored, answer.encoded, answer.computed, answer.recomputed) == (0, 0, 17, 115)
+
+
+def test_blend_computes_the_first_layers_once(client):
+    model, made = llama(seed=19), documents(seed=1900)
+    store = ModuleStore(model, client)
+    store.prefill(made)
+    seen = [0, 0, 0]
+    for i, layer in enumerate(model.model.layers):
+        layer.mlp.register_forward_hook(
+            lambda _layer, arguments, _out, i=i: seen.__setitem__(i, seen[i] + arguments[0].shape[1])
+        )
+    answer = store.prefill(made, mode="blend", share=0.2)
+    assert answer.recomputed == 23
+    assert seen == [132, 17 + 23, 17 + 23]
 
 
 def test_blend_computes_the_given_share_anew_and_comes_closer_to_the_full_prefill(client):
