@@ -1,6 +1,6 @@
 """The figures of docs/modules.md: ratios of rounds in which both sides run in turn, and how far the modes are from the full prefill.
 
-python client/python/tests/measure_modules.py [--rounds 9] [--threads 2] [--only scatter first_token distance]
+python client/python/tests/measure_modules.py [--rounds 9] [--threads 2] [--layers 16] [--only scatter first_token distance]
 
 scatter      loading modules into a cache with their keys rotated, beside the same without
 first_token  8 documents of 500 tokens in another order than when they were stored, beside computing all
@@ -40,6 +40,13 @@ def trained_model() -> LlamaForCausalLM:
     model = LlamaForCausalLM(config)
     model.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})
     return model.eval()
+
+
+def random_model(layers: int) -> LlamaForCausalLM:
+    """The trained model's shape with other layers."""
+    config = trained_model().config
+    config.num_hidden_layers = layers
+    return LlamaForCausalLM(config).eval()
 
 
 def paired(rounds: int, base: Callable[[], object], *others: Callable[[], object]) -> tuple[float, list[float]]:
@@ -98,8 +105,8 @@ def measure_scatter_of(dtype: torch.dtype, style: str, rounds: int) -> None:
 # -- time to first token
 
 
-def measure_first_token(rounds: int, client: kvstore.Client) -> None:
-    model = trained_model()
+def measure_first_token(rounds: int, layers: int, client: kvstore.Client) -> None:
+    model = random_model(layers) if layers else trained_model()
     rng = np.random.default_rng(1)
     documents = [rng.integers(32, 127, 500).astype(np.uint8).tobytes() for _ in range(8)]
     store = ModuleStore(model, client, salt=f"first token {time.time_ns()}")
@@ -124,9 +131,9 @@ def measure_first_token(rounds: int, client: kvstore.Client) -> None:
     )
     print(
         f"first token: all of {prompts[0].token_count} tokens computed in {seconds:.2f} s; of that time modular {ratios[0]:.3f}, blend",
-        end="",
+        end=" of",
     )
-    print(", ".join(f" of {share:.0%} {ratio:.2f}" for share, ratio in zip(SHARES, ratios[1:], strict=True)))
+    print(", ".join(f" {share:.0%} {ratio:.2f}" for share, ratio in zip(SHARES, ratios[1:], strict=True)))
 
 
 # -- distance from the full prefill
@@ -150,20 +157,24 @@ def measure_distance(rounds: int, client: kvstore.Client) -> None:
     rng = np.random.default_rng(2)
     store = ModuleStore(model, client, salt=f"distance {time.time_ns()}", block_size=16)
     modes = {"modular": {"mode": "modular"}} | {f"blend {s:.0%}": {"mode": "blend", "share": s} for s in SHARES}
-    found: dict[str, list[float]] = {name: [] for name in modes}
+    found: dict[str, list[float]] = {name: [] for name in (*modes, "text alone")}
     for _ in range(rounds * 8):
         prompt = linked_prompt(text, rng)
         with torch.no_grad():
             full = model(torch.tensor(prompt.tokens)[None], past_key_values=DynamicCache(), logits_to_keep=1).logits[
                 0, -1
             ]
+            text_alone = torch.tensor(prompt.ranges[-1].tokens)[None]
+            found["text alone"].append(
+                divergence(full, model(text_alone, past_key_values=DynamicCache()).logits[0, -1])
+            )
         for name, options in modes.items():
             made: Prefilled = store.prefill(prompt, **options)
             found[name].append(divergence(full, made.logits[0]))
     base = statistics.mean(found["modular"])
     for name, each in found.items():
         print(
-            f"distance {name}: {statistics.mean(each):.4f} nats, {statistics.mean(each) / base:.2f} of modular's ({len(each)} prompts)"
+            f"distance {name}: {statistics.mean(each):.6f} nats, {statistics.mean(each) / base:.2f} of modular's ({len(each)} prompts)"
         )
 
 
@@ -186,6 +197,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--layers", type=int, default=0, help="first_token: of a model with random weights; 0: the trained one"
+    )
     parser.add_argument("--only", nargs="+", default=["scatter", "first_token", "distance"])
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -196,7 +210,7 @@ def main() -> None:
         try:
             with kvstore.Client(node.endpoint, deadline=10) as client:
                 if "first_token" in options.only:
-                    measure_first_token(options.rounds, client)
+                    measure_first_token(options.rounds, options.layers, client)
                 if "distance" in options.only:
                     measure_distance(options.rounds, client)
         finally:
