@@ -74,34 +74,6 @@ void coalesce(CopyNest& nest) {
   }
 }
 
-/// A run of any size. `stream_end` is null, or the end of this nest's source: then stores are streaming. They bypass
-/// the caches and save reading the target's lines first, as memcpy does itself for single calls of many megabytes only.
-void copy_run(std::byte* to, const std::byte* from, std::int64_t bytes, const std::byte* stream_end) {
-#if defined(__SSE2__)
-  if (stream_end && bytes >= kLongRunBytes) {
-    // Streaming stores need whole lines: a partial one is read from memory first, which costs more than it saves. So
-    // the start up to a line's boundary and the rest go through the caches.
-    const auto head = static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) & 63);
-    std::memcpy(to, from, static_cast<std::size_t>(head));
-    to += head, from += head, bytes -= head;
-    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
-      if (stream_end - from > kPrefetchBytes) {
-        _mm_prefetch(reinterpret_cast<const char*>(from + kPrefetchBytes), _MM_HINT_T0);
-      }
-      const auto* source = reinterpret_cast<const __m128i*>(from);
-      auto* target = reinterpret_cast<__m128i*>(to);
-      const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
-      const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
-      _mm_stream_si128(target, a), _mm_stream_si128(target + 1, b);
-      _mm_stream_si128(target + 2, c), _mm_stream_si128(target + 3, d);
-    }
-  }
-#else
-  static_cast<void>(stream_end);
-#endif
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
-
 struct alignas(1) Unit32 {
   std::byte bytes[32];
 };
@@ -156,6 +128,32 @@ void copy_loops(const CopyNest& nest, int depth, std::byte* to, const std::byte*
 }
 
 }  // namespace
+
+void copy_run(std::byte* to, const std::byte* from, std::int64_t bytes, const std::byte* stream_end) {
+#if defined(__SSE2__)
+  if (stream_end && bytes >= kLongRunBytes) {
+    // Streaming stores need whole lines: a partial one is read from memory first, which costs more than it saves. So
+    // the start up to a line's boundary and the rest go through the caches.
+    const auto head = static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) & 63);
+    std::memcpy(to, from, static_cast<std::size_t>(head));
+    to += head, from += head, bytes -= head;
+    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
+      if (stream_end - from > kPrefetchBytes) {
+        _mm_prefetch(reinterpret_cast<const char*>(from + kPrefetchBytes), _MM_HINT_T0);
+      }
+      const auto* source = reinterpret_cast<const __m128i*>(from);
+      auto* target = reinterpret_cast<__m128i*>(to);
+      const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+      const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+      _mm_stream_si128(target, a), _mm_stream_si128(target + 1, b);
+      _mm_stream_si128(target + 2, c), _mm_stream_si128(target + 3, d);
+    }
+  }
+#else
+  static_cast<void>(stream_end);
+#endif
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
 
 void CopyNest::copy(std::byte* to, const std::byte* from, bool is_streaming) const {
   copy_loops(*this, 0, to, from, is_streaming ? from + source_bytes() : nullptr);

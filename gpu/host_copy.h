@@ -38,6 +38,10 @@ bool is_expressible(const Axis& to, const Axis& from);
 /// Requires is_expressible() for all axes. Tokens lie within one low digit, or are whole blocks (`is_whole_block`).
 CopyNest make_copy_nest(const Part& part, std::int64_t token_count, bool is_whole_block);
 
+/// A run of any size. `stream_end` is null, or the end of the source: then stores are streaming. They bypass the caches
+/// and save reading the target's lines first, as memcpy does itself for single calls of many megabytes only.
+void copy_run(std::byte* to, const std::byte* from, std::int64_t bytes, const std::byte* stream_end);
+
 /// Number of rows from `row` on that are one nest, at least 1; 0 if the row is skipped.
 struct TokenRun {
   std::int64_t count = 0;

@@ -79,7 +79,8 @@ void turn_values(const Rotation& rotation, const TurnTable& table, float* values
 void fill_turn_table(TurnTable& table, const Rotation& rotation, std::int64_t row) {
   const std::int64_t delta = rotation.deltas ? rotation.deltas[row] : rotation.delta;
   table.is_identity = delta == 0;
-  if (table.is_identity) return;
+  if (table.is_identity || delta == table.delta) return;
+  table.delta = delta;
   KV_ASSERT(rotation.rotary_size >= 2 && rotation.rotary_size <= kRotarySizeMax && rotation.frequencies);
   for (std::int64_t i = 0; i < rotation.rotary_size / 2; ++i) {
     // In double and reduced first: as a float, an angle of 2^20 radians is off by 2^-5.

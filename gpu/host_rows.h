@@ -4,16 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu/host_turn.h"
 #include "gpu/permute_plan.h"
 
 namespace kv {
 
-/// Cosine and sine of each pair's angle for one row: the same for all its heads, components and layers.
-struct TurnTable {
-  bool is_identity = true;  ///< A difference of 0: the row bypasses arithmetic.
-  float cosines[kRotarySizeMax / 2];
-  float sines[kRotarySizeMax / 2];
-};
+/// For one rotation in all of a call: rows of one difference, such as those of a module, share the angles.
 void fill_turn_table(TurnTable& table, const Rotation& rotation, std::int64_t row);
 
 /// Casts, quantises, dequantises or turns all heads of a row. Pointers are to its first element in head 0.

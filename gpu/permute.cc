@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "gpu/host_copy.h"
 #include "gpu/host_rows.h"
+#include "gpu/host_turn.h"
 
 namespace kv {
 namespace {
@@ -35,7 +36,36 @@ double part_bytes(const Part& part) {
   return static_cast<double>(part.heads * part.to.feature.extent() * element_bytes(part.to.element));
 }
 
-/// The host body: rows outermost, so that slots are looked up once and one turn table serves all layers.
+std::int64_t count_rows_of_one_turn(const Rotation& rotation, std::int64_t row, std::int64_t row_count) {
+  if (!rotation.deltas) return row_count;
+  std::int64_t count = 1;
+  while (count < row_count && rotation.deltas[row + count] == rotation.deltas[row]) ++count;
+  return count;
+}
+
+/// One component of one layer in rows [first, end) of a run.
+void compute_rows(const PermutePlan& plan, const Part& part, std::int64_t layer, const TokenRun& run,
+                  std::int64_t first, std::int64_t end, const TurnTable& turn, bool is_streaming) {
+  const auto at = [&](const Bases& side, const Place& place, std::int64_t slot) -> std::byte* {
+    return side.base(layer, place.component) + place.row_offset(slot, side.block_tokens);
+  };
+  if (!turn.is_identity && is_dense_turn(part, plan.operation.rotation)) {
+    return turn_dense_rows(part, plan.operation.rotation, turn, end - first, at(plan.to, part.to, run.to_slot + first),
+                           at(plan.from, part.from, run.from_slot + first), is_streaming);
+  }
+  // Quantising writes scales, dequantising reads them; a rotation of quantised keys does both.
+  const bool has_scales = part.values_per_scale > 0;
+  for (std::int64_t i = first; i < end; ++i) {
+    const std::int64_t to_slot = run.to_slot + i, from_slot = run.from_slot + i;
+    compute_row(part, plan.operation, turn, at(plan.to, part.to, to_slot), at(plan.from, part.from, from_slot),
+                has_scales && part.kind != Kind::kDequantise ? at(plan.to, part.scales, to_slot) : nullptr,
+                has_scales && part.kind == Kind::kDequantise ? at(plan.from, part.scales, from_slot)
+                : has_scales && part.kind == Kind::kRotate   ? at(plan.from, part.from_scales, from_slot)
+                                                             : nullptr);
+  }
+}
+
+/// The host body: runs of rows outermost, so that slots are looked up once and one turn table serves all layers.
 void run(const PermutePlan& plan) {
   double total_bytes = 0;
   bool has_copies = false;
@@ -83,25 +113,19 @@ void run(const PermutePlan& plan) {
             is_streaming);
       }
     }
-    for (std::int64_t i = 0; has_computed && i < run.count; ++i) {
-      if (plan.operation.kind == Kind::kRotate) fill_turn_table(turn, plan.operation.rotation, row + i);
+    for (std::int64_t first = 0; has_computed && first < run.count;) {
+      std::int64_t end = run.count;
+      if (plan.operation.kind == Kind::kRotate) {
+        fill_turn_table(turn, plan.operation.rotation, row + first);
+        end = first + count_rows_of_one_turn(plan.operation.rotation, row + first, run.count - first);
+      }
       for (std::int64_t layer = 0; layer < plan.layer_count; ++layer) {
         for (int j = 0; j < plan.part_count; ++j) {
-          const Part& part = plan.parts[j];
-          if (part.kind == Kind::kCopy) continue;
-          const auto at = [&](const Bases& side, const Place& place, std::int64_t slot) -> std::byte* {
-            return side.base(layer, place.component) + place.row_offset(slot + i, side.block_tokens);
-          };
-          // Quantising writes scales, dequantising reads them; a rotation of quantised keys does both.
-          const bool has_scales = part.values_per_scale > 0;
-          compute_row(part, plan.operation, turn, at(plan.to, part.to, run.to_slot),
-                      at(plan.from, part.from, run.from_slot),
-                      has_scales && part.kind != Kind::kDequantise ? at(plan.to, part.scales, run.to_slot) : nullptr,
-                      has_scales && part.kind == Kind::kDequantise ? at(plan.from, part.scales, run.from_slot)
-                      : has_scales && part.kind == Kind::kRotate   ? at(plan.from, part.from_scales, run.from_slot)
-                                                                   : nullptr);
+          if (plan.parts[j].kind != Kind::kCopy)
+            compute_rows(plan, plan.parts[j], layer, run, first, end, turn, is_streaming);
         }
       }
+      first = end;
     }
     row += run.count;
   }

@@ -12,7 +12,7 @@
 //     rows.h, row_plan.h          rows to slots; slots from block tables and page tables
 //     operation.h, row_math.h     casts, scales, rotation; their arithmetic, one for host and device
 //     permute_plan.h              a call, checked and flat
-//     host_copy.h, host_rows.h    the host's bodies: bytes, and rows through float
+//     host_copy.h, host_rows.h, host_turn.h    the host's bodies: bytes, rows through float, keys that turn side by side
 //     device/device_plan.h, device_values.h, device_body.h, cuda_module.h, cuda/*.cu   the device's
 //     verified.h                  the store's blocks with their checksums
 //     verified_plan.h, device/device_checksum.h   the same on a device

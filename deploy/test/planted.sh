@@ -3,8 +3,12 @@
 
 step_planted() {
   begin "planted bugs"
-  local log=$logs/planted.log planted caught
-  timeout "$(left)" tests/planted/run.sh 2>&1 | tee "$log" | sed 's/^/   /' || true
+  local log=$logs/planted.log site=$root/build/python/site python planted caught
+  # The bugs of the Python package need it and a node.
+  if python=$(python_environment) && build release kvstore-node; then
+    [ -d "$site/kvstore" ] || install_package planted-python "$site" "$python" || true
+  fi
+  KV_PYTHON=$python KV_PYTHON_SITE=$site timeout "$(left)" tests/planted/run.sh 2>&1 | tee "$log" | sed 's/^/   /' || true
   caught=$(grep -c '^caught ' "$log" || true)
   planted=$((caught + $(grep -c '^MISSED ' "$log" || true)))
   fails planted "$log" < <(sed -n 's/^MISSED  //p' "$log")

@@ -88,7 +88,7 @@ step_python() {
     case $tool in
       "mypy of deploy"*) command="mypy $others $tests/programs" ;;
       "mypy of page"*) command="mypy $tests/page $tests/programs" ;;
-      ruff*) command="$tool . $others $tests/page $tests/programs" ;;
+      ruff*) command="$tool . $others $tests/page $tests/programs $tests/models" ;;
     esac
     # shellcheck disable=SC2086  # words
     if "$python" -m ${tool%% *} --version > /dev/null 2>&1; then

@@ -6,7 +6,7 @@ runner=$1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch/tests/planted"
-cp "$runner" "$scratch/tests/planted/run.sh"
+cp "$runner" "$(dirname "$runner")/python.sh" "$scratch/tests/planted/"
 cd "$scratch"
 
 # The product is sum.txt; "compiling" copies it, and a test is a shell script that looks at the copy.
@@ -34,6 +34,26 @@ chmod +x "$1/program"
 END
 printf 'sum=4\nprogram=yes\n' > sum.txt
 
+# The Python package is sum.py, and what stands for pytest looks at it: 'sum' passes while it says 4, 'other' always, 'ends' crashes if it
+# says 6, and no test has another name.
+mkdir -p client/python/kvstore client/python/tests build/python/site/kvstore
+echo 'sum = 4' > client/python/kvstore/sum.py
+touch client/python/tests/test_sum.py build/python/site/kvstore/_kvstore.so
+cat > python << 'END'
+#!/bin/sh
+while [ "$1" != -k ]; do shift; done
+case $2 in
+  *sum*) ! grep -q 5 "$PYTHONPATH/kvstore/sum.py" || { echo 'FAILED test_sum.py::test_sum_is_four - assert'; exit 1; } ;;
+  *ends*) ! grep -q 6 "$PYTHONPATH/kvstore/sum.py" || exit 2 ;;
+  *other*) ;;
+  *) exit 5 ;;
+esac
+[ -f "$PYTHONPATH/kvstore/_kvstore.so" ] && echo '1 passed'
+END
+chmod +x python
+export KV_PYTHON=$PWD/python
+unset KV_PYTHON_SITE
+
 # plant NAME TESTS OLD NEW: a patch that replaces the line OLD of sum.txt by NEW
 plant() {
   printf 'What: %s\nBuild: sum\nTests: %s\n\n' "$1" "$2" > "tests/planted/$1.patch"
@@ -52,6 +72,19 @@ plant has-no-program SumTest program=yes program=no
 plant does-not-apply SumTest sum=4 sum=5
 sed -i 's/^-sum=4/-sum=3/' tests/planted/does-not-apply.patch
 
+# plant_python NAME EXPRESSION NEW
+plant_python() {
+  printf 'What: %s\nPython: %s\n\n--- a/%s\n+++ b/%s\n@@ -1 +1 @@\n-sum = 4\n+sum = %s\n' "$1" "$2" client/python/kvstore/sum.py \
+    client/python/kvstore/sum.py "$3" > "tests/planted/$1.patch"
+}
+plant_python python-wrong-sum sum 5
+plant_python python-harmless sum '2 + 2'
+plant_python python-asks-another other 5
+plant_python python-does-not-start ends 6
+plant_python python-matches-nothing nothing 5
+plant_python python-does-not-apply sum 5
+sed -i 's/^-sum = 4/-sum = 3/' tests/planted/python-does-not-apply.patch
+
 code=0
 out=$(tests/planted/run.sh 2>&1) || code=$?
 failures=0
@@ -68,13 +101,37 @@ expect "^MISSED  matches-in-part: no test matches 'NoSuchTest'"
 expect '^MISSED  does-not-compile: it does not compile'
 expect '^MISSED  has-no-program: no test failed, but'
 expect '^MISSED  does-not-apply: the patch does not apply'
-expect '^9 planted, 2 caught$'
+expect '^caught  python-wrong-sum: python-wrong-sum \[by test_sum_is_four\]$'
+expect '^MISSED  python-harmless: python-harmless$'
+expect '^MISSED  python-asks-another: python-asks-another$'
+expect '^MISSED  python-does-not-start: the tests did not run to their end \(pytest: 2\)'
+expect "^MISSED  python-matches-nothing: no test matches 'nothing'"
+expect '^MISSED  python-does-not-apply: the patch does not apply'
+expect '^15 planted, 3 caught$'
 [ "$code" = 1 ] || { echo "FAILED: exit code $code with bugs that were missed" >&2; failures=$((failures + 1)); }
 
 code=0
 out=$(tests/planted/run.sh wrong-sum crashes 2>&1) || code=$?
 expect '^2 planted, 2 caught$'
 [ "$code" = 0 ] || { echo "FAILED: exit code $code with every bug caught" >&2; failures=$((failures + 1)); }
+
+code=0
+out=$(tests/planted/run.sh python-wrong-sum 2>&1) || code=$?
+expect '^1 planted, 1 caught$'
+grep -q '^sound:' <<< "$out" && { echo 'FAILED: it builds where only Python has bugs' >&2; failures=$((failures + 1)); }
+[ "$code" = 0 ] || { echo "FAILED: exit code $code with the bug of Python caught" >&2; failures=$((failures + 1)); }
+
+code=0
+out=$(KV_PYTHON_SITE=$PWD/nowhere tests/planted/run.sh python-wrong-sum wrong-sum 2>&1) || code=$?
+expect '^MISSED  python-wrong-sum: there is no package in .*/nowhere'
+expect '^2 planted, 1 caught$'
+[ "$code" = 1 ] || { echo "FAILED: exit code $code without a package" >&2; failures=$((failures + 1)); }
+
+echo 'sum = 5' > client/python/kvstore/sum.py
+code=0
+out=$(tests/planted/run.sh python-wrong-sum 2>&1) || code=$?
+expect '^MISSED  python-wrong-sum: without any bug, the tests do not pass'
+[ "$code" = 1 ] || { echo "FAILED: exit code $code where the tests of Python fail by themselves" >&2; failures=$((failures + 1)); }
 
 sed -i 's/^sum=4/sum=5/' sum.txt
 code=0

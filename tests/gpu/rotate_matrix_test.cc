@@ -131,6 +131,43 @@ TEST_P(RotateMatrixTest, ADifferenceOfZeroKeepsEveryBit) {
   }
 }
 
+/// Where features lie side by side several turn at once, elsewhere one by one; NaNs, infinities and rounding are the
+/// same.
+TEST_P(RotateMatrixTest, EveryBitIsTheSameWhereverFeaturesLie) {
+  SCOPED_TRACE(seed_text(seed_));
+  for (const Element element : {Element::kBf16, Element::kFp32}) {
+    for (const std::int64_t size : {64, 48, 36, 34}) {
+      for (const RopeStyle style : {RopeStyle::kNeox, RopeStyle::kGptj}) {
+        for (const HostStores stores : {HostStores::kCached, HostStores::kStreaming}) {
+          const CacheShape shape{.block_count = 3, .heads = 3, .key_size = 64, .element = element};
+          TestCache rows(dense_rows(layouts::nhd(shape).value(), 40));
+          rows.fill_random(random_);
+          TestCache beside(layouts::hnd(shape).value()), apart(layouts::x_packed(shape).value());
+          const auto slots = random_slots(random_, 40, 48, true);
+          const auto frequencies = rope_frequencies(10000.0, size);
+          std::vector<std::int64_t> deltas(40, 77);  // differences in runs, as modules have them, and singly
+          for (std::size_t i = 20; i < deltas.size(); ++i) deltas[i] = static_cast<std::int64_t>(random_() % 3) - 1;
+          Operation turn(Kind::kRotate);
+          turn.host_stores = stores;
+          turn.rotation = {
+              .style = style, .rotary_size = size, .frequencies = frequencies.data(), .deltas = deltas.data()};
+          for (TestCache* cache : {&beside, &apart})
+            ASSERT_TRUE(backend().permute(*cache, Rows::slots(slots.data()), rows, Rows::range(), 40, turn));
+          for (std::size_t row = 0; row < slots.size(); ++row) {
+            for (std::int64_t head = 0; head < 3 && slots[row] >= 0; ++head) {
+              for (std::int64_t f = 0; f < 64; ++f) {
+                ASSERT_EQ(beside.code(0, Role::kKey, slots[row], head, f),
+                          apart.code(0, Role::kKey, slots[row], head, f))
+                    << element_name(element) << " R " << size << " row " << row << " f " << f;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 /// Int8 and e4m3 with a scale a head: a turned pair may be 1.4 times as large as the larger of the two was.
 TEST_P(RotateMatrixTest, KeysWithAScaleAHeadGetANewOne) {
   SCOPED_TRACE(seed_text(seed_));

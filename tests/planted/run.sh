@@ -8,6 +8,8 @@
 #   What: the bug, in words
 #   Build: targets that hold the tests which should notice
 #   Tests: regular expression of test names, as for ctest -R; each part of 'A|B' must match a test
+# that of a bug in the Python package with What and this instead (tests/planted/python.sh):
+#   Python: expression of test names, as for pytest -k
 #
 # The tests are first run without any bug: they must pass there, or their failing would prove nothing. A bug is caught when a
 # test ran and failed, crashed or hung. A build that breaks, an expression that matches no test and a program that does not
@@ -30,11 +32,18 @@ if [ $# -gt 0 ]; then
 else
   patches=("$root/$here"/*.patch)
 fi
+of_python=() compiled=()
 for patch in "${patches[@]}"; do
-  for key in What Build Tests; do
+  if [ -n "$(header "$patch" Python)" ]; then
+    keys=(What) of_python+=("$patch")
+  else
+    keys=(What Build Tests) compiled+=("$patch")
+  fi
+  for key in "${keys[@]}"; do
     [ -n "$(header "$patch" "$key")" ] || { echo "run.sh: $patch has no line '$key: ...'" >&2; exit 2; }
   done
 done
+patches=("${compiled[@]}")
 
 # A copy of the sources as they are now. Unchanged files keep their time, so nothing is built twice.
 tree=$root/build/planted/tree
@@ -53,6 +62,10 @@ cd "$tree"
 export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 GTEST_COLOR=no KV_SIM_SEEDS=${KV_SIM_SEEDS:-100}
 log=$root/build/planted/log
 mkdir -p "$log"
+planted=0 caught=0
+# shellcheck source=tests/planted/python.sh
+. "$root/$here/python.sh"
+plant_in_python "${of_python[@]}"
 build() { cmake --build --preset release -j "$(nproc)" --target "$@"; }
 # A bug may well hang a test, or have it take memory without end: that is noticed too, after a minute or 6 GiB.
 run_tests() (
@@ -73,6 +86,11 @@ failed_tests() {
   sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception).*/\1/p' "$1"
 }
 
+if [ ${#patches[@]} = 0 ]; then
+  say "$planted planted, $caught caught"
+  [ "$planted" -eq "$caught" ]
+  exit
+fi
 targets=() expression=
 for patch in "${patches[@]}"; do
   read -r -a more <<< "$(header "$patch" Build)"
@@ -97,7 +115,6 @@ for patch in "${patches[@]}"; do dead[$(basename "$patch" .patch)]=$(dead_parts 
 
 revert() { patch -p1 -s -R --no-backup-if-mismatch < "$1" > /dev/null; }
 
-planted=0 caught=0
 for patch in "${patches[@]}"; do
   name=$(basename "$patch" .patch)
   planted=$((planted + 1))
