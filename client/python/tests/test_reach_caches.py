@@ -272,16 +272,16 @@ def with_peft_prompt():
         ),
         (lambda: other("deepseek_v2"), r"DeepseekV2ForCausalLM: its attention \(MLA\)"),
         (lambda: other("gemma3"), r"Gemma3ForCausalLM: it has layers with a sliding window"),
-        (qwen2_vl, r"its rotation \(M-RoPE\)"),
+        (qwen2_vl, r"several positions each \(mrope_section\)"),
         (
             lambda: transformers.GPT2LMHeadModel(
                 transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64, bos_token_id=1, eos_token_id=2)
             ),
-            r"GPT2LMHeadModel: its keys are not rotated",
+            r"GPT2LMHeadModel: values of layer 0 change with positions",
         ),
         (
             lambda: transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(**SMALL | {"num_hidden_layers": 4})),
-            r"in all layers alike",
+            r"no known rotation, the same in all layers",
         ),
         (with_peft_prompt, r"puts tokens of its own before the prompt"),
     ],
@@ -299,7 +299,7 @@ def test_frequencies_that_change_are_tried_again():
     inner = model.model.rotary_emb.forward
     model.model.rotary_emb.forward = lambda x, position_ids: inner(x, position_ids * 3)
     model.model.rotary_emb.inv_freq *= 0.5
-    with pytest.raises(kvstore.Unsupported, match="do not turn by their positions as its inv_freq says"):
+    with pytest.raises(kvstore.Unsupported, match="no known rotation, the same in all layers"):
         SinkCache(model, 32)
 
 

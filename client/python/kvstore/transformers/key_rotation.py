@@ -24,7 +24,7 @@ _FAR = {torch.float32: 5e-3, torch.float64: 5e-3}
 _FAR_IN_HALF = 0.2
 
 
-def find_rotation(run: PositionedModel, key_size: int) -> Rotation:
+def find_rotation(run: PositionedModel) -> Rotation:
     """The rotation, with a delta of 0. Raises Unsupported if none of those known moves this model's keys from one place to another."""
     name = type(run.model).__name__
     _check_sections(name, run.model.config)
@@ -42,7 +42,7 @@ def find_rotation(run: PositionedModel, key_size: int) -> Rotation:
                 )
     if all(_fits(here, moved, None, 0) for moved in there.values()):
         raise Unsupported(f"{name}: its keys do not turn with positions (ALiBi, or no positions at all)")
-    for guess in _guesses(run.model, key_size):
+    for guess in _guesses(run.model, here[0][0].shape[-1]):
         if all(_fits(here, moved, guess, delta) for delta, moved in there.items()):
             return guess
     raise Unsupported(f"{name}: no known rotation, the same in all layers, moves its keys from one position to another")

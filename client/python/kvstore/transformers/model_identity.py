@@ -14,7 +14,7 @@ from .._identity import computed, digest, loaded_digest, model_name, remote_code
 from ..errors import BadRequest, Unsupported
 from .cache_shape import CacheShape
 
-__all__ = ["ModelIdentity", "weights_digest"]
+__all__ = ["ModelIdentity", "check_rotations", "weights_digest"]
 
 
 def weights_digest(model: torch.nn.Module) -> str:
@@ -26,7 +26,7 @@ class ModelIdentity:
     """All of a model that shapes the bytes of its cache. Refuses models whose keys depend on later tokens."""
 
     def __init__(self, model: Any, *, name: str | None = None, revision: str | None = None) -> None:
-        _check_rotations(model)
+        check_rotations(model)
         self.model = model
         self.shape = CacheShape.of(model)
         self._state = _state_of(model)
@@ -104,7 +104,7 @@ def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         yield ".".join(words), tensor
 
 
-def _check_rotations(model: Any) -> None:
+def check_rotations(model: Any) -> None:
     """Raises where a token's keys depend on later tokens."""
     if any(getattr(each, "is_prompt_learning", False) for each in (getattr(model, "peft_config", None) or {}).values()):
         raise Unsupported(f"{type(model).__name__}: its adapter puts tokens of its own before the prompt")

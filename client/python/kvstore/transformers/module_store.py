@@ -60,7 +60,7 @@ class ModuleStore:
         self._identity = ModelIdentity(model, name=name, revision=revision)
         self._run = PositionedModel(model)
         shape = self._identity.shape
-        rotation = find_rotation(self._run, shape.key_size)
+        rotation = find_rotation(self._run)
         namespace = module_namespace(self._identity, block_size, fields)
         self._modules = ModuleBlocks(self._run, shape, rotation, client, namespace, block_size, deadline)
         self._exact = PrefixStore(
