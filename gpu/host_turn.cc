@@ -146,10 +146,18 @@ template <class Turn>
 }
 
 #if defined(__x86_64__)
-// Without FMA, which rounds once where others round twice.
+// Without FMA (-ffp-contract=off), which rounds once where others round twice.
 [[gnu::target("avx2")]] void turn_avx2(const RowMove& move, const Rotation& rotation, const TurnTable& turn) {
   turn_any(move, rotation, turn);
 }
+#if !defined(__clang__)  // which cannot be told the width of vectors for one function
+// bf16 is bound by the arithmetic of rounding: 0.73 of a plain copy's speed instead of 0.64.
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")]] void turn_avx512(const RowMove& move,
+                                                                                               const Rotation& rotation,
+                                                                                               const TurnTable& turn) {
+  turn_any(move, rotation, turn);
+}
+#endif
 #endif
 
 }  // namespace
@@ -168,6 +176,11 @@ void turn_dense_rows(const Part& part, const Rotation& rotation, const TurnTable
   KV_ASSERT(is_dense_turn(part, rotation) && rotation.rotary_size <= kRotarySizeMax);
   const RowMove move{part, rotation.rotary_size * element_bytes(part.to.element), row_count, to, from, is_streaming};
 #if defined(__x86_64__)
+#if !defined(__clang__)
+  static const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                                 __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+  if (has_avx512) return turn_avx512(move, rotation, turn);
+#endif
   static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
   if (has_avx2) return turn_avx2(move, rotation, turn);
 #endif
