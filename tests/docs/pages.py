@@ -230,7 +230,7 @@ PAGES = {
         substitute={"10000,30000,100000": "30,100"},
         skip_blocks={"cmake --build --preset release --target kvstore-bench": MEASURES},
     ),
-    "docs/python.md": Page(),
+    "docs/python.md": Page(skip_blocks={"$ python -m kvstore size --model gemma-2-9b --new-tokens 100": CANNOT["python"]}),
     "docs/kubernetes.md": Page(),
     "docs/engines.md": Page(whole=ENGINES),
     **{f"docs/engines/{name}.md": Page(whole=ENGINES) for name in ENGINE_PAGES},

@@ -271,7 +271,7 @@ void Daemon::watch_requests() {
 }
 
 bool Daemon::open_disk() {
-  disk_ = std::make_unique<DiskPart>(options_, *node_);
+  disk_ = std::make_unique<DiskPart>(options_, *node_, *log_);
   return disk_->open_keys(*watch_) && disk_->start();
 }
 

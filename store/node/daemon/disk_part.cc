@@ -16,6 +16,7 @@
 #include "store/node/disk/spill_directory.h"
 #include "store/node/disk/spill_keys.h"
 #include "store/node/learned_keeper.h"
+#include "store/node/log_writer.h"
 #include "store/node/session/contexts.h"
 #include "store/node/session/node_context.h"
 #include "store/node/spill/spill_driver.h"
@@ -27,10 +28,10 @@ namespace {
 constexpr std::chrono::milliseconds kContextFilePatience{10'000};
 
 /// Exits if the disk does not answer: the threads that wait for it cannot be joined.
-void stop_spill(SpillDriver& spill, bool save) {
+void stop_spill(SpillDriver& spill, LogWriter& log, bool save) {
   if (spill.stop(save)) return;
   spdlog::error("stopped without the disk, which does not answer{}", save ? ": what was only in memory is lost" : "");
-  spdlog::shutdown();
+  log.finish();
   std::_Exit(1);
 }
 
@@ -57,11 +58,12 @@ void wait_for_disk(const SpillDriver& spill) {
 
 /// However the node ends: threads that wait for a hanging disk would block the destructor for ever.
 void DiskPart::EndSpill::operator()(SpillDriver* spill) const {
-  stop_spill(*spill, /*save=*/false);
+  stop_spill(*spill, *log, /*save=*/false);
   delete spill;
 }
 
-DiskPart::DiskPart(const NodeOptions& options, NodeContext& node) : options_(options), node_(node) {}
+DiskPart::DiskPart(const NodeOptions& options, NodeContext& node, LogWriter& log)
+    : options_(options), node_(node), log_(log), spill_(nullptr, EndSpill{&log}) {}
 
 DiskPart::~DiskPart() = default;
 
@@ -158,7 +160,7 @@ void DiskPart::stop(bool save) {
     contexts_->stop(spill_->can_read());
   }
   if (learned_) learned_->stop(spill_->can_read());
-  if (spill_) stop_spill(*spill_, save);
+  if (spill_) stop_spill(*spill_, log_, save);
 }
 
 }  // namespace kv

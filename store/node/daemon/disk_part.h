@@ -17,6 +17,7 @@ class KeptFile;
 class LearnedKeeper;
 class LearnedPlace;
 class SpillDriver;
+class LogWriter;
 class SpillKeys;
 class StartWatch;
 struct NodeContext;
@@ -26,8 +27,8 @@ struct NodeOptions;
 /// Thread safety: one thread makes, stops and destroys it; forget_contexts(), move_to() and key_values() from any.
 class DiskPart {
  public:
-  /// Both outlive this.
-  DiskPart(const NodeOptions& options, NodeContext& node);
+  /// All outlive this. `log`: finished before an exit, see stop().
+  DiskPart(const NodeOptions& options, NodeContext& node, LogWriter& log);
   ~DiskPart();  ///< Unless stopped before: stops without writing memory. May exit, see stop().
 
   /// Asks for the operator's keys, which may take long. False: stderr says why.
@@ -54,6 +55,7 @@ class DiskPart {
 
  private:
   struct EndSpill {
+    LogWriter* log;
     void operator()(SpillDriver* spill) const;
   };
 
@@ -63,6 +65,7 @@ class DiskPart {
 
   const NodeOptions& options_;
   NodeContext& node_;
+  LogWriter& log_;
   std::shared_ptr<SpillKeys> keys_;
   asio::io_context warm_context_{1};  ///< Outlives the tier, whose reads complete on it.
   std::unique_ptr<SpillDriver, EndSpill> spill_;
