@@ -223,7 +223,7 @@ def engine_metrics() -> list[str]:
         heading, *rows = table.splitlines()
         prefix = re.findall(r"`(\w+:kvstore_(?:\w+_)?)`", heading)[0]
         names = [name for row in rows if row.startswith("| `") for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
-        metrics += [prefix + name.replace("{calls}", '{calls="loads"}') for name in names]
+        metrics += [prefix + re.sub(r"{(\w+)}", r'{\1="one"}', name) for name in names]
     return metrics
 
 
@@ -239,7 +239,7 @@ class StandIn:
                 self.send_response(200)
                 self.end_headers()
                 for name in metrics:
-                    self.wfile.write(f"{name} {value if name.endswith('_total') else 1}\n".encode())
+                    self.wfile.write(f"{name} {value if name.partition('{')[0].endswith('_total') else 1}\n".encode())
 
             def log_message(self, format: str, *arguments: object) -> None:
                 pass

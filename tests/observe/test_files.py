@@ -66,7 +66,7 @@ def test_the_metrics_of_engines_are_those_of_the_connector() -> None:
     told = engine_metrics()
     assert counters
     assert [name for name in counters if f"vllm:kvstore_{name}_total" not in told] == []
-    assert 'sglang:kvstore_paused{calls="loads"}' in told
+    assert 'sglang:kvstore_paused{calls="one"}' in told
 
 
 def test_shortening_changes_times_and_nothing_else() -> None:
