@@ -354,6 +354,8 @@ TEST_F(TlsStreamTest, ARootWithoutItsListIsRefusedWhereListsAreChecked) {
   client_config = files.write("worker", worker, ca.pem());
   node_config.crl_file = files.write("crl", middle.crl({}));
   EXPECT_FALSE(shake_hands().node_up) << "the root could have revoked the intermediate CA";
+  node_config.ca_file = files.write("both", middle.pem() + ca.pem());
+  EXPECT_FALSE(shake_hands().node_up) << "and is known, though the intermediate CA is trusted itself";
   node_config.crl_file = files.write("crl", middle.crl({}) + ca.crl({}));
   EXPECT_TRUE(shake_hands().node_up);
 }

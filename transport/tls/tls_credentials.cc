@@ -198,8 +198,15 @@ Failure TlsCredentials::load_ca() {
   const auto fail = [&](const std::string& what) { return wrong("tls-ca", config_.ca_file, what); };
   auto all = read_all<Certificate, &PEM_read_bio_X509>("tls-ca", config_.ca_file, "certificate");
   if (!all) return all.error();
-  // An intermediate CA suffices: cert-manager, Vault and step-ca write files without the root.
-  X509_STORE_set_flags(SSL_CTX_get_cert_store(context_), X509_V_FLAG_PARTIAL_CHAIN);
+  const auto is_whole = [&](const Certificate& one) {
+    return std::ranges::any_of(*all, [&](const Certificate& above) {
+      return X509_check_issued(above.get(), one.get()) == X509_V_OK;  // a root by itself
+    });
+  };
+  // An intermediate CA suffices: cert-manager, Vault and step-ca write files without the root. Not where the file has
+  // all issuers: a chain then ends at its root, whose list of revoked certificates can be checked only there.
+  if (!std::ranges::all_of(*all, is_whole))
+    X509_STORE_set_flags(SSL_CTX_get_cert_store(context_), X509_V_FLAG_PARTIAL_CHAIN);
   for (const Certificate& one : *all) {
     const auto ends = time_of(X509_get0_notAfter(one.get()));
     if (!ends) return fail("has no valid dates");

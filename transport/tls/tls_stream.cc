@@ -37,13 +37,19 @@ int stream_index() {
 }
 
 /// Whether the only fault is that the CA's own issuer has no list of revoked certificates here. An intermediate CA in
-/// tls-ca is trusted by that file, as a root is: its issuer, who could revoke it, is unknown to this side.
+/// tls-ca is trusted by that file, as a root is. But where the file has its issuer too, this side needs that one's
+/// list.
 bool is_trusted_without_list(X509_STORE_CTX* verification) {
   const STACK_OF(X509)* const chain = X509_STORE_CTX_get0_chain(verification);
   const int depth = X509_STORE_CTX_get_error_depth(verification);
-  return X509_STORE_CTX_get_error(verification) == X509_V_ERR_UNABLE_TO_GET_CRL && chain != nullptr && depth > 0 &&
-         depth == sk_X509_num(chain) - 1 && depth >= X509_STORE_CTX_get_num_untrusted(verification) &&
-         X509_self_signed(X509_STORE_CTX_get_current_cert(verification), 0) == 0;
+  if (X509_STORE_CTX_get_error(verification) != X509_V_ERR_UNABLE_TO_GET_CRL || chain == nullptr || depth == 0 ||
+      depth != sk_X509_num(chain) - 1 || depth < X509_STORE_CTX_get_num_untrusted(verification))
+    return false;
+  X509* issuer = nullptr;  // a root's is itself
+  const bool has_issuer =
+      X509_STORE_CTX_get1_issuer(&issuer, verification, X509_STORE_CTX_get_current_cert(verification)) != 0;
+  X509_free(issuer);
+  return !has_issuer;
 }
 
 }  // namespace
