@@ -62,22 +62,17 @@ class VerifiedCall {
   template <class T>
   std::span<T> array(Holds& holds, nb::handle object, const char* name, std::size_t count, bool is_written,
                      bool is_for_device) const {
-    const Array& array = holds.emplace_back(object, name, is_written);
-    const std::span<std::byte> bytes = array.all_bytes();
-    if (array.item_bytes() != sizeof(T) || (array.kind() != 'u' && array.kind() != 'i'))
-      throw bad_request(std::string(name) + ": the elements are not uint" + std::to_string(8 * sizeof(T)));
-    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) != 0)
-      throw bad_request(std::string(name) + ": misaligned");
-    if (bytes.size() != count * sizeof(T))
-      throw bad_request(std::string(name) + ": " + std::to_string(bytes.size() / sizeof(T)) + ", " +
-                        std::to_string(block_count) + " blocks have " + std::to_string(count));
-    if (is_for_device && is_written && !bytes.empty()) {
-      for (const std::byte* const at : {bytes.data(), &bytes.back()}) {
+    const std::span<T> values = integers_of<T>(holds.emplace_back(object, name, is_written));
+    if (values.size() != count)
+      throw bad_request(std::string(name) + ": " + std::to_string(values.size()) + ", " + std::to_string(block_count) +
+                        " blocks have " + std::to_string(count));
+    if (is_for_device && is_written && !values.empty()) {
+      for (const T* const at : {&values.front(), &values.back()}) {
         if (cuda()->place_of(at).kind == CudaModule::MemoryKind::kHost)
           throw bad_request(std::string(name) + ": host memory that is not page-locked, which a device does not reach");
       }
     }
-    return {reinterpret_cast<T*>(bytes.data()), count};
+    return values;
   }
 
   const NamedRows rows;

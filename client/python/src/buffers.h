@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "client/python/src/errors.h"
 #include "index/block_hash.h"
 
 namespace kv::python {
@@ -60,6 +61,17 @@ class Array {
   bool is_read_only_ = false, is_on_device_ = false;
   std::vector<std::int64_t> shape_, strides_;
 };
+
+/// All elements of an array of whole numbers of T's size. Throws for other elements, gaps and misaligned memory.
+template <class T>
+std::span<T> integers_of(const Array& array) {
+  if (array.item_bytes() != sizeof(T) || (array.kind() != 'u' && array.kind() != 'i'))
+    throw bad_request(array.name() + ": the elements are not uint" + std::to_string(8 * sizeof(T)));
+  const std::span<std::byte> bytes = array.all_bytes();
+  if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) != 0)
+    throw bad_request(array.name() + ": misaligned");
+  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
 
 /// A call's arrays, alive until the call has ended.
 using Holds = std::vector<Array>;

@@ -66,6 +66,19 @@ def test_the_tests_that_a_page_names_are_there():
         assert any(each.startswith(name) for each in tests) if is_cut else name in known | tests, name
 
 
+def test_the_tests_in_cpp_that_the_papers_page_names_are_there():
+    page = ROOT / "docs/papers.md"
+    if not page.exists():
+        pytest.skip("without the repository")
+    named = set(re.findall(r"`(\w+Test)`", page.read_text()))
+    sources = [
+        each.read_text() for folder in ("gpu", "index", "store") for each in (ROOT / "tests" / folder).glob("*.cc")
+    ]
+    known = set(re.findall(r"^TEST(?:_F|_P)?\((\w+),", "\n".join(sources), re.M))
+    assert len(named) > 10
+    assert named - known == set()
+
+
 def run_example(name: str, *arguments: str) -> str:
     file = ROOT / "client/python/examples" / name
     if not file.exists():

@@ -63,7 +63,7 @@ class FirstLayers:
 
 
 def _layers_of(model: torch.nn.Module, layer_count: int) -> list[Any]:
-    """None if it is not plain which they are: passes then compute all layers."""
+    """Empty if it is not plain which they are: passes then compute all layers."""
     lists = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == layer_count]
     return list(lists[0]) if len(lists) == 1 else []
 

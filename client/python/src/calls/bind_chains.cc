@@ -26,13 +26,7 @@ class BlockChecksums {
   /// None: without.
   BlockChecksums(nb::handle object, std::size_t block_count, std::size_t block_bytes, bool is_written) {
     if (object.is_none()) return;
-    const Array& array = array_.emplace_back(object, "checksums", is_written);
-    if (array.item_bytes() != sizeof(std::uint64_t) || (array.kind() != 'u' && array.kind() != 'i'))
-      throw bad_request("checksums: the elements are not uint64");
-    const std::span<std::byte> bytes = array.all_bytes();
-    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) != 0)
-      throw bad_request("checksums: misaligned");
-    values_ = {reinterpret_cast<std::uint64_t*>(bytes.data()), bytes.size() / sizeof(std::uint64_t)};
+    values_ = integers_of<std::uint64_t>(array_.emplace_back(object, "checksums", is_written));
     const std::size_t stripes = stripe_count(block_bytes);
     if (values_.size() != block_count * stripes)
       throw bad_request("checksums: " + std::to_string(values_.size()) + ", " + std::to_string(block_count) +
