@@ -45,7 +45,7 @@ script_in_vm() {
   fails "rdma $name" "$log" < <(sed -n 's/^FAILED: //p' "$log")
   if [ "$status" != 0 ] && [ "$bad" = 0 ] && ! cut "rdma $name"; then
     bad=1
-    fail "rdma $name" 'it did not get to its end' "$log"
+    fail "rdma $name" "it did not get to its end (exit status $status)" "$log" "$(tail -n 1 "$log")"
   fi
   count "rdma $name" "$(grep -c '^passed: ' "$log" || true)" "$bad" 0
 }

@@ -3,7 +3,9 @@
 # the kernel, and the node, its metrics, kvstorectl doctor and the client must say the same.
 #
 #   KV_RDMA_VM_NUMA=2 tests/rdma_vm/run.sh tests/rdma_vm/numa.sh KVSTORE_NODE KVSTORECTL NUMA_CLIENT KVSTORE_BENCH
-set -euo pipefail
+set -Eeuo pipefail
+# A command that fails outside of a check ends the script: by name, with the node's last words.
+trap 'echo "FAILED: line $LINENO: $BASH_COMMAND (exit status $?)" >&2; [ ! -e "$log" ] || tail -n 20 "$log" >&2' ERR
 node=$1 ctl=$2 client=$3 bench=$4
 failed=0 pid='' rdma=off
 pages=51200 huge_pages=100  # of 200 MiB
@@ -60,8 +62,10 @@ start() {
   exit 1
 }
 stop() {
-  kill "$pid"
-  wait "$pid" || :
+  local status=0
+  kill "$pid" || status=gone
+  wait "$pid" || status=$status,$?
+  [ "$status" = 0 ] || { echo "FAILED: kvstore-node's end: $status"; tail -n 20 $log; failed=1; }
 }
 
 first=$(cat /sys/devices/system/node/node0/cpulist) second=$(cat /sys/devices/system/node/node1/cpulist)
