@@ -70,6 +70,7 @@ MAIN
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /bin/chroot /host /bin/bash /run/rdma_vm_network "$(/bin/cat /host/run/rdma_vm/net)" > /dev/console 2>&1 ||
   { export PATH=/bin; die "the network did not come up"; }
+/bin/busybox touch /host/run/rdma_vm/begun
 /bin/chroot /host /bin/bash /run/rdma_vm_main
 echo $? > /host/run/rdma_vm/status
 export PATH=/bin

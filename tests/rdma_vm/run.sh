@@ -139,21 +139,31 @@ if [ "$nodes" -gt 1 ]; then
   done
 fi
 
-# setpriv: QEMU ends with this script, however that ends.
-setpriv --pdeathsig KILL timeout --signal KILL "$limit" setpriv --pdeathsig KILL \
-  qemu-system-x86_64 -M pc "${machine[@]}" -smp "$cpus" -m "$memory" "${numa[@]}" -nodefaults -no-user-config \
-  -display none -no-reboot -kernel "$tree/boot/vmlinuz-$version" -initrd "$initrd" -serial "file:$run/console" \
-  -append 'console=ttyS0 quiet panic=-1 mitigations=off clearcpuid=rep_good tsc=reliable' \
-  "${shares[@]}" < /dev/null > "$run/qemu" 2>&1 &
-qemu=$!
-tail -q -s 0.2 -c +1 -f --pid="$qemu" "$run/control/out" &
-tail_out=$!
-tail -q -s 0.2 -c +1 -f --pid="$qemu" "$run/control/err" >&2 &
-tail_err=$!
-status=0
-wait "$qemu" || status=$?
-qemu=
-wait "$tail_out" "$tail_err" || :
+# boot: one machine, from power on to off; its status is in $status
+boot() {
+  # setpriv: QEMU ends with this script, however that ends.
+  setpriv --pdeathsig KILL timeout --signal KILL "$limit" setpriv --pdeathsig KILL \
+    qemu-system-x86_64 -M pc "${machine[@]}" -smp "$cpus" -m "$memory" "${numa[@]}" -nodefaults -no-user-config \
+    -display none -no-reboot -kernel "$tree/boot/vmlinuz-$version" -initrd "$initrd" -serial "file:$run/console" \
+    -append 'console=ttyS0 quiet panic=-1 mitigations=off clearcpuid=rep_good tsc=reliable' \
+    "${shares[@]}" < /dev/null > "$run/qemu" 2>&1 &
+  qemu=$!
+  tail -q -s 0.2 -c +1 -f --pid="$qemu" "$run/control/out" &
+  tail_out=$!
+  tail -q -s 0.2 -c +1 -f --pid="$qemu" "$run/control/err" >&2 &
+  tail_err=$!
+  status=0
+  wait "$qemu" || status=$?
+  qemu=
+  wait "$tail_out" "$tail_err" || :
+}
+boot
+# An emulated machine that dies before the command says nothing of the command.
+if [ ! -e "$run/control/begun" ] && [ "$status" != 137 ]; then
+  tail -n 20 "$run/qemu" "$run/console" >&2 || :
+  echo "rdma_vm: the guest ended before the command began (QEMU ended with $status): another one is booted" >&2
+  boot
+fi
 if [ -s "$run/control/status" ]; then exit "$(cat "$run/control/status")"; fi
 tail -n 20 "$run/qemu" "$run/console" >&2 || :
 if [ "$status" = 137 ]; then
