@@ -2,7 +2,7 @@
 # themselves, beside their add_executable().
 # Everything that is built and installed, without the extras of a test build. deploy/quickstart.sh builds this before an install.
 add_custom_target(installed)
-foreach(target kvstore-node kvstorectl kvstore-bench kvstore_verbs kvstore_cuda)  # the modules where they can be built
+foreach(target kvstore-node kvstorectl kvstore-bench kvstore-policies kvstore_verbs kvstore_cuda)  # the modules where they can be built
   if(TARGET ${target})
     add_dependencies(installed ${target})
   endif()

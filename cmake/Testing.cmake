@@ -108,7 +108,7 @@ endfunction()
 function(kv_finish_tests)
   get_property(targets GLOBAL PROPERTY KV_TEST_TARGETS)
   list(APPEND targets installed)  # a test installs everything
-  foreach(program kvstore-node kvstorectl kvstore-bench)  # the end-to-end tests start these
+  foreach(program kvstore-node kvstorectl kvstore-bench kvstore-policies)  # the end-to-end tests start these
     if(TARGET ${program})
       list(APPEND targets ${program})
     endif()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 # The man section of each program. The lists omit kvstore-node's command `spill`, which `kvstorectl spill` documents.
-PROGRAMS = {"kvstore-node": 8, "kvstorectl": 1, "kvstore-bench": 1}
+PROGRAMS = {"kvstore-node": 8, "kvstorectl": 1, "kvstore-bench": 1, "kvstore-policies": 1}
 UNLISTED = {"kvstore-node": ["spill"]}
 WORDS_OF_LISTS = {"positionals", "subcommands"}
 

@@ -3,7 +3,7 @@
 
 Promised is, from 3,000 blocks of 512 tokens up: never fewer hits than LRU by more than 0.2 %; and where LRU has between
 half and two thirds of the hits that are possible without a bound, at least 5 % more than LRU. Each line that breaks a
-promise says so, and the exit status is then 1. Needs kvstore-bench; no node, no network. Takes about 20 minutes.
+promise says so, and the exit status is then 1. Needs kvstore-bench and kvstore-policies; no node, no network. Takes about 20 minutes.
 
   tests/bench/cache_quality.py                                    all kinds, rates 1, 5 and 25, seeds 1 to 3
   tests/bench/cache_quality.py --kinds documents --rates 25 --seeds 7
@@ -28,20 +28,21 @@ def numbers(text: str) -> list[int]:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", default="build/release/client/tools/kvstore-bench")
+    parser.add_argument("--policies", default="build/release/store/replay/kvstore-policies")
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=KINDS)
     parser.add_argument("--rates", type=numbers, default=[1, 5, 25])
     parser.add_argument("--seeds", type=numbers, default=[1, 2, 3])
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--capacities", type=numbers, default=[3_000, 10_000, 30_000, 100_000], help="of 512 tokens")
     parser.add_argument("--trace", help="instead of made-up loads")
-    parser.add_argument("--split", type=int, default=1, help="as of kvstore-bench policies; capacities grow with it")
+    parser.add_argument("--split", type=int, default=1, help="as of kvstore-policies; capacities grow with it")
     parser.add_argument("--full-blocks", action="store_true")
     return parser.parse_args()
 
 
 def compare(given: argparse.Namespace, name: str, trace: str) -> int:
     """Prints a line for each capacity. Returns how many promises were broken."""
-    command = [given.bench, "policies", "--trace", trace, "--policy", "lru,yield", "--json"]
+    command = [given.policies, "--trace", trace, "--policy", "lru,yield", "--json"]
     command += ["--capacity", ",".join(str(capacity * given.split) for capacity in given.capacities)]
     command += ["--split", str(given.split)] + (["--full-blocks"] if given.full_blocks else [])
     document = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)

@@ -21,12 +21,12 @@ while IFS= read -r file; do
 done < <(find "$prefix/bin" "$prefix"/lib* -type f \( -path '*/bin/*' -o -name '*.a' -o -name '*.so*' \))
 [ "$made" -ge 8 ] || fail "only $made programs and libraries are installed"
 
-for file in bin/kvstore-node bin/kvstorectl bin/kvstore-bench etc/kvstore/kvstore-node.toml lib/systemd/system/kvstore-node.service \
+for file in bin/kvstore-node bin/kvstorectl bin/kvstore-bench bin/kvstore-policies etc/kvstore/kvstore-node.toml lib/systemd/system/kvstore-node.service \
   include/kvstore/client/client.h include/kvstore/client/kvstore.h; do
   [ -s "$prefix/$file" ] || fail "$file was not installed"
 done
 "$prefix/bin/kvstore-node" --config "$prefix/etc/kvstore/kvstore-node.toml" --check-config > /dev/null || fail 'the installed configuration'
-for tool in kvstorectl kvstore-bench; do "$prefix/bin/$tool" --help > /dev/null || fail "the installed $tool does not start"; done
+for tool in kvstorectl kvstore-bench kvstore-policies; do "$prefix/bin/$tool" --help > /dev/null || fail "the installed $tool does not start"; done
 grep -qxF "ExecStart=$prefix/bin/kvstore-node --config $prefix/etc/kvstore/kvstore-node.toml" "$prefix/lib/systemd/system/kvstore-node.service" ||
   fail 'the unit does not start the installed program with the installed configuration'
 

@@ -179,10 +179,10 @@ the_unit() {
 
 the_pages() {
   local file
-  for file in man8/kvstore-node.8 man8/kvstore-node-spill-verify.8 man1/kvstorectl.1 man1/kvstorectl-cluster-drain.1 man1/kvstore-bench-run.1; do
+  for file in man8/kvstore-node.8 man8/kvstore-node-spill-verify.8 man1/kvstorectl.1 man1/kvstorectl-cluster-drain.1 man1/kvstore-bench-run.1 man1/kvstore-policies.1; do
     zcat "/usr/share/man/$file.gz" | grep -q '^\.SH OPTIONS' || { echo "$file"; return 1; }
   done
-  for file in kvstore-node kvstorectl kvstore-bench; do
+  for file in kvstore-node kvstorectl kvstore-bench kvstore-policies; do
     test -s "/usr/share/zsh/vendor-completions/_$file"
     bash -n "/usr/share/bash-completion/completions/$file"
   done

@@ -20,7 +20,7 @@ class Page:
 
 #: Programs that begin a line of a shell block.
 SHELL_WORDS = {
-    "kvstore-node", "kvstorectl", "kvstore-bench", "openssl", "curl", "export", "printf", "systemctl", "journalctl", "pip", "python",
+    "kvstore-node", "kvstorectl", "kvstore-bench", "kvstore-policies", "openssl", "curl", "export", "printf", "systemctl", "journalctl", "pip", "python",
     "cc", "cmake", "apt", "apt-get", "sed", "kill", "chown", "rm", "for", "issue()", "issue", "deploy/test.sh", "dmesg", "df", "iostat",
     "ss", "top", "etcdctl", "podman", "kubectl", "vllm", "modprobe",
 }  # fmt: skip
@@ -228,7 +228,7 @@ PAGES = {
     "docs/cache-quality.md": Page(
         before=TRACE + "mv conversation_trace.jsonl.gz mine.jsonl.gz\n",
         substitute={"10000,30000,100000": "30,100"},
-        skip_blocks={"cmake --build --preset release --target kvstore-bench": MEASURES},
+        skip_blocks={"cmake --build --preset release --target kvstore-bench kvstore-policies": MEASURES},
     ),
     "docs/python.md": Page(skip_blocks={"$ python -m kvstore size --model gemma-2-9b --new-tokens 100": CANNOT["python"]}),
     "docs/kubernetes.md": Page(),

@@ -86,6 +86,7 @@ std::vector<std::string> words_after(const std::string& text, const std::string&
 std::string node_program() { return KV_NODE_PROGRAM; }
 std::string ctl_program() { return KV_CTL_PROGRAM; }
 std::string bench_program() { return KV_BENCH_PROGRAM; }
+std::string policies_program() { return KV_POLICIES_PROGRAM; }
 
 pid_t start_child(const std::vector<std::string>& arguments, const std::string& log,
                   const std::vector<std::string>& environment) {

@@ -84,5 +84,6 @@ class NodeProcess {
 std::string node_program();
 std::string ctl_program();
 std::string bench_program();
+std::string policies_program();
 
 }  // namespace kv::e2e

@@ -35,6 +35,11 @@ Finished bench(std::vector<std::string> arguments) {
   return run_program(arguments);
 }
 
+Finished policies(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), policies_program());
+  return run_program(arguments);
+}
+
 /// The JSON document that a program printed; a failed test if it is none.
 json parsed(const Finished& finished) {
   const json document = json::parse(finished.out, nullptr, /*allow_exceptions=*/false);
@@ -50,13 +55,14 @@ TEST(E2eToolsTest, EveryHelpTeachesWithAnExample) {
     EXPECT_THAT(help.out, HasSubstr("Example")) << verb;
     EXPECT_THAT(help.out, HasSubstr("--endpoint")) << verb;
   }
-  for (const char* verb : {"run", "limit", "replay", "chat", "policies", "generate"}) {
+  for (const char* verb : {"run", "limit", "replay", "chat", "generate"}) {
     const Finished help = bench({verb, "--help"});
     EXPECT_EQ(help.status, 0) << verb;
     EXPECT_THAT(help.out, HasSubstr("Example")) << verb;
   }
   EXPECT_EQ(ctl({"--help"}).status, 0);
   EXPECT_EQ(bench({"--help"}).status, 0);
+  EXPECT_THAT(policies({"--help"}).out, HasSubstr("Example"));
   EXPECT_EQ(run_program({node_program(), "--help"}).status, 0);
 }
 
@@ -75,18 +81,18 @@ TEST(E2eToolsTest, AWrongCommandLineEndsWithTwo) {
   EXPECT_EQ(bench({"run", "--op", "dance"}).status, 2);
   EXPECT_EQ(bench({"run", "--transport", "shm", "--endpoint", "tcp://127.0.0.1:1"}).status, 2);
   EXPECT_EQ(bench({"replay"}).status, 2);
-  EXPECT_EQ(bench({"policies"}).status, 2);
-  EXPECT_EQ(bench({"policies", "--trace", "x", "--capacity", "0"}).status, 2);
-  EXPECT_EQ(bench({"policies", "--trace", "x", "--capacity", "1,some"}).status, 2);
-  EXPECT_EQ(bench({"policies", "--trace", "x", "--policy", "fifo"}).status, 2);
-  EXPECT_EQ(bench({"policies", "--trace", "x", "--split", "7"}).status, 2);
+  EXPECT_EQ(policies({}).status, 2);
+  EXPECT_EQ(policies({"--trace", "x", "--capacity", "0"}).status, 2);
+  EXPECT_EQ(policies({"--trace", "x", "--capacity", "1,some"}).status, 2);
+  EXPECT_EQ(policies({"--trace", "x", "--policy", "fifo"}).status, 2);
+  EXPECT_EQ(policies({"--trace", "x", "--split", "7"}).status, 2);
   EXPECT_EQ(bench({"generate"}).status, 2);
   EXPECT_EQ(bench({"generate", "--kind", "rain"}).status, 2);
   EXPECT_EQ(bench({"generate", "--kind", "chat", "--requests", "0"}).status, 2);
 }
 
 TEST(E2eToolsTest, EachProgramTellsItsVersion) {
-  for (const std::string& program : {ctl_program(), bench_program(), node_program()}) {
+  for (const std::string& program : {ctl_program(), bench_program(), policies_program(), node_program()}) {
     const Finished version = run_program({program, "--version"});
     EXPECT_EQ(version.status, 0) << program;
     EXPECT_THAT(version.out, testing::MatchesRegex("kvstore[a-z-]* [0-9]+\\.[0-9]+\\.[0-9]+.*\n")) << program;
@@ -163,7 +169,7 @@ TEST(E2eToolsTest, BenchComparesPoliciesOnALoadThatItMadeWithoutANode) {
   EXPECT_EQ(bench(load).out, text(plain)) << "standard output and a file get the same";
 
   const auto compared = [&](const std::string& trace, const std::vector<std::string>& more) {
-    return bench(with({"policies", "--trace", trace, "--capacity", "2000,500"}, more));
+    return policies(with({"--trace", trace, "--capacity", "2000,500"}, more));
   };
   const json first = parsed(compared(plain, {"--json", "--threads", "1"}));
   json second = parsed(compared(packed, {"--json", "--threads", "3", "--plot", plot}));

@@ -1,4 +1,4 @@
-#include "client/tools/bench/policies/block_trace.h"
+#include "store/replay/block_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

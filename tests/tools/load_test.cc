@@ -7,7 +7,7 @@
 #include <map>
 
 #include "client/tools/bench/loads/generate.h"
-#include "client/tools/bench/policies/block_trace.h"
+#include "store/replay/block_trace.h"
 #include "tests/tools/made_requests.h"
 
 namespace kv {

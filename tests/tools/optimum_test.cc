@@ -1,4 +1,4 @@
-#include "client/tools/bench/policies/optimum.h"
+#include "store/replay/optimum.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "client/tools/bench/policies/policy_run.h"
+#include "store/replay/policy_run.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <list>
 #include <unordered_map>
 
-#include "client/tools/bench/policies/optimum.h"
+#include "store/replay/optimum.h"
 #include "tests/tools/made_requests.h"
 
 namespace kv {

@@ -1,4 +1,4 @@
-#include "client/tools/bench/policies/svg_plot.h"
+#include "store/replay/svg_plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "client/tools/bench/policies/policy_run.h"
+#include "store/replay/policy_run.h"
 
 namespace kv {
 namespace {

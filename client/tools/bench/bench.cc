@@ -14,7 +14,6 @@ int main(int argc, char** argv) {
   kv::add_limit_command(app);
   kv::add_replay_command(app);
   kv::add_chat_command(app);
-  kv::add_policies_command(app);
   kv::add_generate_command(app);
   return kv::run_tool("kvstore-bench", app, argc, argv);
 }

@@ -10,12 +10,7 @@
 //   submit.cc          calls that never block
 //   chat.cc            conversations that grow
 //   limit.h            the machine's limits: memcpy, and bare sockets against raw_server.h
-//   policies/          eviction policies on a trace, without a node:
-//     block_trace.h    the trace as lists of blocks
-//     policy_run.h     one policy at one size: the trace through a Store in this process
-//     optimum.h        the most hits that any cache could have had
-//     svg_plot.h       the picture
-//   loads/generate.h   traces of synthetic loads
+//   loads/generate.h   traces of synthetic loads, also for kvstore-policies (store/replay)
 #pragma once
 
 namespace CLI {
@@ -29,7 +24,6 @@ void add_submit_command(CLI::App& app);
 void add_limit_command(CLI::App& app);
 void add_replay_command(CLI::App& app);
 void add_chat_command(CLI::App& app);
-void add_policies_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 
 }  // namespace kv

@@ -88,7 +88,8 @@ std::string trace_line(const TraceRequest& request) {
 
 void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
-  CLI::App* command = app.add_subcommand("generate", "Writes a trace of made-up requests, for replay and policies");
+  CLI::App* command =
+      app.add_subcommand("generate", "Writes a trace of made-up requests, for replay and kvstore-policies");
   std::vector<std::string> kinds(std::begin(kLoadNames), std::end(kLoadNames));
   command->add_option("--kind", options->kind, "What kind of load, see below")->required()->check(CLI::IsMember(kinds));
   command->add_option("--requests", options->request_count, "How many")
@@ -112,7 +113,7 @@ void add_generate_command(CLI::App& app) {
       "  phases     chats, agents, documents, chats with one-shot calls: a quarter of the requests each\n\n"
       "Examples:\n"
       "  kvstore-bench generate --kind agent --seed 7 --out agent.jsonl.gz\n"
-      "  kvstore-bench policies --trace agent.jsonl.gz --capacity 3000,10000\n");
+      "  kvstore-policies --trace agent.jsonl.gz --capacity 3000,10000\n");
   command->callback([options] { run_generate(*options); });
 }
 

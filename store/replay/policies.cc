@@ -1,5 +1,10 @@
-#include "client/tools/bench/bench.h"
-
+// store/replay/policies.cc: kvstore-policies: which eviction policy and which capacity suit a trace, without a node.
+//
+// Files, in reading order:
+//   block_trace.h  the trace as lists of blocks
+//   policy_run.h   one policy at one size: the trace through a Store in this process
+//   optimum.h      the most hits that any cache could have had
+//   svg_plot.h     the picture
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -16,14 +21,15 @@
 #include <thread>
 
 #include "base/numa.h"
-#include "client/tools/bench/policies/block_trace.h"
-#include "client/tools/bench/policies/optimum.h"
-#include "client/tools/bench/policies/policy_run.h"
-#include "client/tools/bench/policies/svg_plot.h"
 #include "client/tools/bench/trace_hints.h"
 #include "client/tools/bench/trace_reader.h"
 #include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
+#include "client/tools/tool_main.h"
+#include "store/replay/block_trace.h"
+#include "store/replay/optimum.h"
+#include "store/replay/policy_run.h"
+#include "store/replay/svg_plot.h"
 
 namespace kv {
 namespace {
@@ -261,44 +267,36 @@ void run_policies(PoliciesOptions options) {
   if (!options.plot.empty()) write_plot(options, trace, cells);
 }
 
-}  // namespace
-
-void add_policies_command(CLI::App& app) {
-  auto options = std::make_shared<PoliciesOptions>();
-  CLI::App* command =
-      app.add_subcommand("policies", "Hit rates of each eviction policy on a trace, and the best possible; no node");
-  command->add_option("--trace", options->trace, "JSON lines, plain or gzip")->required()->type_name("FILE");
-  command->add_option("--capacity", options->capacities, "Sizes of the cache in blocks (after --split), with commas")
+void add_options(CLI::App& app, PoliciesOptions& options) {
+  app.add_option("--trace", options.trace, "JSON lines, plain or gzip")->required()->type_name("FILE");
+  app.add_option("--capacity", options.capacities, "Sizes of the cache in blocks (after --split), with commas")
       ->delimiter(',')
       ->type_name("N,...")
       ->capture_default_str();
-  command->add_option("--policy", options->policies, "Only these, with commas. Default: all")
+  app.add_option("--policy", options.policies, "Only these, with commas. Default: all")
       ->delimiter(',')
       ->check(CLI::IsMember(policy_names()))
       ->type_name("NAME,...");
-  command->add_option("--block-tokens", options->blocks.block_tokens, "Tokens of a block, as in the trace")
+  app.add_option("--block-tokens", options.blocks.block_tokens, "Tokens of a block, as in the trace")
       ->capture_default_str();
-  command
-      ->add_option("--split", options->blocks.split,
-                   "Blocks that each block of the trace is cut into: 32 makes blocks of 16 tokens out of 512")
+  app.add_option("--split", options.blocks.split,
+                 "Blocks that each block of the trace is cut into: 32 makes blocks of 16 tokens out of 512")
       ->capture_default_str();
-  command->add_flag("--full-blocks", options->blocks.full_only,
-                    "Leave out the blocks at the end that the input does not fill, as engines do");
-  command->add_option("--limit-requests", options->request_count_max, "Stop after this many; 0: all")
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "Of the blocks' names: which blocks a policy samples")
-      ->capture_default_str();
-  add_hint_options(*command, options->hint_kind, options->wrong_hints);
-  command->add_option("--threads", options->thread_count, "Runs at a time; each needs some 150 bytes a block")
+  app.add_flag("--full-blocks", options.blocks.full_only,
+               "Leave out the blocks at the end that the input does not fill, as engines do");
+  app.add_option("--limit-requests", options.request_count_max, "Stop after this many; 0: all")->capture_default_str();
+  app.add_option("--seed", options.seed, "Of the blocks' names: which blocks a policy samples")->capture_default_str();
+  add_hint_options(app, options.hint_kind, options.wrong_hints);
+  app.add_option("--threads", options.thread_count, "Runs at a time; each needs some 150 bytes a block")
       ->check(CLI::Range(1u, 256u))
       ->capture_default_str();
-  command->add_flag("--curve", options->curve.is_on,
-                    "Also what each cache says of larger and smaller ones, as kvstorectl curve");
-  command->add_option("--curve-one-in", options->curve.one_in, "Blocks of its sample; 0: as a node chooses")
+  app.add_flag("--curve", options.curve.is_on,
+               "Also what each cache says of larger and smaller ones, as kvstorectl curve");
+  app.add_option("--curve-one-in", options.curve.one_in, "Blocks of its sample; 0: as a node chooses")
       ->capture_default_str();
-  command->add_option("--plot", options->plot, "Also draw it, as SVG")->type_name("FILE");
-  command->add_flag("--json", options->json, "One JSON document, for scripts");
-  command->footer(
+  app.add_option("--plot", options.plot, "Also draw it, as SVG")->type_name("FILE");
+  app.add_flag("--json", options.json, "One JSON document, for scripts");
+  app.footer(
       "Each line of the trace has timestamp, input_length, output_length and hash_ids, one id per block of the input.\n"
       "Each policy of the node (docs/cache-quality.md) runs in the node's own Store, here in this process; blocks "
       "have\n"
@@ -306,11 +304,21 @@ void add_policies_command(CLI::App& app) {
       "knows the whole trace, and keeps what is used soonest: no cache of that size hits more. The same trace and "
       "seed\ngive the same numbers every time.\n\n"
       "Examples:\n"
-      "  kvstore-bench policies --trace conversation_trace.jsonl.gz --plot conversation.svg\n"
-      "  kvstore-bench policies --trace conversation_trace.jsonl.gz --split 32 --full-blocks --capacity 96000,320000\n"
+      "  kvstore-policies --trace conversation_trace.jsonl.gz --plot conversation.svg\n"
+      "  kvstore-policies --trace conversation_trace.jsonl.gz --split 32 --full-blocks --capacity 96000,320000\n"
       "  kvstore-bench generate --kind mixed --out mixed.jsonl.gz\n"
-      "  kvstore-bench policies --trace mixed.jsonl.gz --policy lru,yield --json\n");
-  command->callback([options] { run_policies(*options); });
+      "  kvstore-policies --trace mixed.jsonl.gz --policy lru,yield --json\n");
+  app.callback([&options] { run_policies(options); });
 }
 
+}  // namespace
 }  // namespace kv
+
+int main(int argc, char** argv) {
+  CLI::App app("kvstore-policies: hit rates of each eviction policy on a trace, and the best possible; no node");
+  app.set_version_flag("--version", "kvstore-policies " KV_VERSION);
+  app.get_formatter()->column_width(36);
+  kv::PoliciesOptions options;
+  kv::add_options(app, options);
+  return kv::run_tool("kvstore-policies", app, argc, argv);
+}

@@ -1,4 +1,4 @@
-// client/tools/bench/policies/policy_run.h: a trace through a node's Store, in this process and without bytes.
+// store/replay/policy_run.h: a trace through a node's Store, in this process and without bytes.
 #pragma once
 
 #include <atomic>
@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <span>
 
-#include "client/tools/bench/policies/block_trace.h"
 #include "index/reuse_hint.h"
 #include "store/eviction_policy.h"
 #include "store/hit_curve.h"
+#include "store/replay/block_trace.h"
 
 namespace kv {
 

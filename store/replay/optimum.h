@@ -1,10 +1,10 @@
-// client/tools/bench/policies/optimum.h: the most hits that any cache of a size could have.
+// store/replay/optimum.h: the most hits that any cache of a size could have.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
-#include "client/tools/bench/policies/block_trace.h"
+#include "store/replay/block_trace.h"
 
 namespace kv {
 

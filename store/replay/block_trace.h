@@ -1,4 +1,4 @@
-// client/tools/bench/policies/block_trace.h: a trace from a cache's view: the blocks of each request.
+// store/replay/block_trace.h: a trace from a cache's view: the blocks of each request.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// client/tools/bench/policies/svg_plot.h: lines over a logarithmic axis, as a picture for documents.
+// store/replay/svg_plot.h: lines over a logarithmic axis, as a picture for documents.
 #pragma once
 
 #include <string>

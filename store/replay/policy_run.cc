@@ -1,4 +1,4 @@
-#include "client/tools/bench/policies/policy_run.h"
+#include "store/replay/policy_run.h"
 
 #include <array>
 #include <chrono>
