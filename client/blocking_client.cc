@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "client/archive/archive_transfer.h"
-#include "client/client_thread.h"
+#include "client/thread/client_thread.h"
 
 namespace kv {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "client/client_impl.h"
+#include "client/core/client_core.h"
 #include "client/link/ping_call.h"
 
 namespace kv {

@@ -14,13 +14,13 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "client/client_impl.h"
-#include "client/client_thread.h"
+#include "client/core/client_core.h"
 #include "client/load.h"
 #include "client/queue/call_slot.h"
 #include "client/queue/call_slots.h"
 #include "client/queue/completions.h"
 #include "client/queue/handoff_list.h"
+#include "client/thread/client_thread.h"
 #include "transport/forked.h"
 
 namespace kv {

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "client/client_thread.h"
-#include "client/context_archive.h"
+#include "client/thread/client_thread.h"
+#include "client/types/context_archive.h"
 
 namespace kv {
 

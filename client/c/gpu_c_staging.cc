@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "client/c/gpu_c_arguments.h"
-#include "client/numa_place.h"
+#include "client/types/numa_place.h"
 #include "gpu/device/cuda_staging.h"
 #include "gpu/permute.h"
 #include "gpu/staging.h"

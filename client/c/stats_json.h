@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "client/client.h"
-#include "client/context_archive.h"
+#include "client/types/context_archive.h"
 
 namespace kv::c_api {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include "client/cluster_map.h"
+#include "client/cluster/cluster_map.h"
 #include "transport/cluster_limits.h"
 #include "transport/endpoint.h"
 

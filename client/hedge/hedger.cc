@@ -1,6 +1,6 @@
 #include "client/hedge/hedger.h"
 
-#include "client/client_impl.h"
+#include "client/core/client_core.h"
 #include "transport/frame_message.h"
 
 namespace kv {

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "base/event.h"
-#include "client/call_control.h"
 #include "client/link/client_shared.h"
 #include "client/link/deadline_queue.h"
 #include "client/link/lent_memory.h"
 #include "client/link/session/link_terms.h"
+#include "client/types/call_control.h"
 #include "transport/block_sink.h"
 #include "transport/frame_reader.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/client.h"
-#include "client/client_metrics.h"
+#include "client/link/client_metrics.h"
 #include "client/link/client_staging.h"
 #include "client/link/deadline_queue.h"
 #include "client/link/lent_memory.h"

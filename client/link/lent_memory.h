@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "client/numa_place.h"
+#include "client/types/numa_place.h"
 #include "transport/shared_memory.h"
 #include "transport/stream.h"
 

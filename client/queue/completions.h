@@ -13,7 +13,7 @@
 #include "base/result.h"
 #include "client/queue/call_slot.h"
 #include "client/queue/call_slots.h"
-#include "client/waker.h"
+#include "client/thread/waker.h"
 #include "transport/forked.h"
 #include "transport/stream.h"
 

@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "base/assert.h"
-#include "client/cluster_map.h"
+#include "client/cluster/cluster_map.h"
 #include "client/tools/options.h"
 
 namespace kv {

@@ -1,6 +1,6 @@
 // A call that is given up, or is not to wait for a connection: on virtual time, against a node that does what the test
 // wants.
-#include "client/call_control.h"
+#include "client/types/call_control.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "client/cluster_map.h"
+#include "client/cluster/cluster_map.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "client/client_impl.h"
+#include "client/core/client_core.h"
 
 namespace kv {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <random>
 
-#include "client/cluster_map.h"
+#include "client/cluster/cluster_map.h"
 
 namespace kv {
 namespace {

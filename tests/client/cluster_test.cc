@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "client/client_impl.h"
+#include "client/core/client_core.h"
 #include "tests/client/real_nodes.h"
 #include "tests/fakes/virtual_clock.h"
 

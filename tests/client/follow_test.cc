@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <random>
 
-#include "client/client_impl.h"
+#include "client/core/client_core.h"
 #include "tests/client/three_nodes.h"
 
 namespace kv {

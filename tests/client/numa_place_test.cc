@@ -1,6 +1,6 @@
 // On which NUMA nodes a client's memory and threads are to lie, on made-up machines; tests/rdma_vm/numa.sh has a real
 // one.
-#include "client/numa_place.h"
+#include "client/types/numa_place.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "client/client_metrics.h"
+#include "client/link/client_metrics.h"
 #include "tests/e2e/node_process.h"
 #include "tests/e2e/test_client.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "client/numa_place.h"
 #include "client/python/src/errors.h"
+#include "client/types/numa_place.h"
 #include "transport/shared_memory.h"
 
 namespace kv::python {

@@ -13,7 +13,7 @@
 
 #include "base/assert.h"
 #include "client/python/src/errors.h"
-#include "client/reason.h"
+#include "client/types/reason.h"
 
 namespace kv::python {
 // -- ReadyQueue

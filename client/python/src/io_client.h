@@ -17,10 +17,10 @@
 #include <variant>
 #include <vector>
 
-#include "client/call_control.h"
 #include "client/client.h"
-#include "client/client_thread.h"
 #include "client/load.h"
+#include "client/thread/client_thread.h"
+#include "client/types/call_control.h"
 #include "transport/forked.h"
 
 namespace kv::python {

@@ -17,7 +17,7 @@
 
 #include "base/event.h"
 #include "client/client.h"
-#include "client/cluster_map.h"
+#include "client/cluster/cluster_map.h"
 #include "store/node/hot_roots.h"
 #include "store/node/locked_store.h"
 #include "store/node/membership/cluster_view.h"

@@ -1,0 +1,602 @@
+// client/calls/match.cc: how many leading blocks of a chain are held, and the leases that keep them held.
+//
+// match() asks the owners of the chain's first extents, all at once, and the owners of later ones only if all earlier
+// blocks are held: a miss does not cost every node a request. The result is cut at the first gap of the whole chain, as
+// in get(). Each owner grants its own lease; the caller sees one.
+//
+// A node that does not answer is passed over in favour of its stand-in, which would own its blocks if it left. For a
+// late node (hedge/hedger.h) the second node is asked as well, and the first good answer counts.
+//
+// A chain's place follows from its hot root (hot/hot_sets.h), which changes now and then. A chain not found at its
+// present place is looked up at its former one. One owner per match is asked to count the match.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/assert.h"
+#include "client/core/client_core.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kLeasesMax = 65536;
+
+/// Total extents asked for by the end of each round; a last round asks for all. The first round covers most prompts
+/// (16,384 tokens in blocks of 16) in one round trip; the longest need three rounds.
+constexpr std::array<std::size_t, 2> kExtentsByRound = {4, 32};
+
+class MatchCall final : public Call {
+ public:
+  MatchCall() { type = FrameType::kMatch; }
+  OwnedChain chain;
+  const MatchOptions* options = nullptr;
+  std::span<const std::uint32_t> token_ids;  ///< Of these blocks and the next one; or empty.
+  std::span<const ExtraDigest> extras;       ///< The same.
+  /// With hot roots: the number of sharing nodes, the leading blocks to count, and how many of those are hot. Else 0.
+  std::size_t node_count = 0, beginning = 0, hot_blocks = 0;
+  std::size_t chain_blocks = 0;  ///< Of the whole chain, if other nodes have a part; else 0.
+  bool is_elsewhere = false;     ///< The chain now belongs to another node.
+  std::size_t asked = 0;
+  std::size_t known_count = 0;  ///< Leading blocks known to the node.
+  std::size_t block_count = 0, disk_block_count = 0, partial_tokens = 0;
+  std::uint64_t disk_us = 0;
+  BlockHash partial_block{};
+  std::uint64_t lease = 0, lease_us = 0, hot_version = 0;
+  error_code lease_error;
+  std::weak_ptr<CallSession> answered_by;
+  TimePoint sent{}, answered{};  ///< `sent` is set by the starter of the call.
+  MatchCall* hedge = nullptr;    ///< The same request to the second node.
+  bool is_hedge = false;
+
+  bool has_all() const { return has_ended() && !error() && block_count == chain.hashes.size(); }
+  /// The better answer of the two nodes.
+  const MatchCall& best() const {
+    if (hedge == nullptr || !hedge->has_ended() || hedge->error()) return *this;
+    return error() || hedge->block_count > block_count ? *hedge : *this;
+  }
+  error_code reason() const {
+    if (error()) return error();
+    return block_count == asked && asked < chain.hashes.size() ? make_error_code(Errc::kTooLarge) : error_code();
+  }
+
+ private:
+  error_code send(CallSession& session) override {
+    const LinkTerms& terms = session.terms();
+    const std::size_t token_bytes = token_ids.size() * sizeof(std::uint32_t);
+    const std::size_t extra_bytes = token_bytes > 0 ? extras.size_bytes() : 0;
+    asked = blocks_in_request(terms, chain.hashes.size(), sizeof(BlockHash), token_bytes + extra_bytes);
+    if (asked == 0 && !chain.hashes.empty()) return Errc::kTooLarge;
+    auto& builder = session.shared().new_request();
+    const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain.hashes), asked);
+    flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> tokens;
+    flatbuffers::Offset<flatbuffers::Vector<const wire::ExtraDigest*>> digests;
+    if (token_bytes > 0 && asked == chain.hashes.size()) {  // tokens continue the whole chain, not a part
+      tokens = builder.CreateVector(token_ids.data(), token_ids.size());
+      if (extra_bytes > 0) digests = builder.CreateVectorOfStructs(wire_extras(extras), extras.size());
+    }
+    wire::Trace trace;
+    builder.Finish(wire::CreateMatchRequest(
+        builder, space_handle(), hashes, tokens, options->lease, options->prefetch, space_check(), digests,
+        static_cast<std::uint32_t>(node_count), static_cast<std::uint32_t>(std::min(beginning, asked)),
+        static_cast<std::uint32_t>(std::min(hot_blocks, asked)), static_cast<std::uint8_t>(options->reuse),
+        static_cast<std::uint32_t>(chain_blocks), chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(0)) : 0,
+        chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(asked - 1)) : 0, is_elsewhere,
+        /*why=*/false, wire_trace(trace)));
+    session.send_small(type, request_id(), builder, kSmallAnswerBytes);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    const auto* response = read_table<wire::MatchResponse>(frame.table);
+    if (response == nullptr) return "match: malformed";
+    // Results are computed from these counts: wrong ones must not lead past the chain's end.
+    if (response->host_blocks() > asked || response->disk_blocks() > asked - response->host_blocks()) {
+      return "match: host_blocks " + std::to_string(response->host_blocks()) + " and disk_blocks " +
+             std::to_string(response->disk_blocks()) + " of " + std::to_string(asked);
+    }
+    if (response->lease_error() >= kErrcLocal) return "match: lease_error " + std::to_string(response->lease_error());
+    answered = session()->shared().clock.now();
+    disk_block_count = response->disk_blocks();
+    block_count = response->host_blocks() + disk_block_count;
+    disk_us = response->disk_us();
+    lease = response->lease();
+    lease_us = response->lease_us();
+    hot_version = response->hot_version();
+    map_epoch = response->epoch();
+    known_count = std::min(std::max<std::size_t>(response->known_blocks(), block_count), asked);
+    if (response->lease_error() != 0) lease_error = make_error_code(static_cast<Errc>(response->lease_error()));
+    if (response->partial_tokens() > 0) {
+      if (response->partial_block() == nullptr) return "match: partial_tokens without partial_block";
+      if (response->partial_tokens() > token_ids.size()) return "match: too many partial_tokens";
+      partial_tokens = response->partial_tokens();
+      std::memcpy(partial_block.bytes.data(), response->partial_block(), partial_block.bytes.size());
+    }
+    return {};
+  }
+  void on_end(CallSession* session) override {
+    if (session != nullptr) answered_by = session->handle();
+  }
+};
+
+/// The calls of one match, round by round, and their combined result.
+///   1. A round begins only if every block asked for before is held.
+///   2. A round never reduces an earlier result. Under a lease those blocks stay held; without one, the get finds out.
+///   3. Each extent is asked for once, by a call of its own.
+class MatchRounds {
+ public:
+  /// `hot_blocks`: size of the chain's hot root. `is_counted`: one node counts this match of the chain's beginning.
+  MatchRounds(const ClusterMap& map, Hashes hashes, std::size_t hot_blocks, bool is_counted)
+      : map_(map), hashes_(hashes), hot_blocks_(hot_blocks), is_counted_(is_counted) {
+    // Otherwise one round, for the whole chain.
+    if (map.node_count() > 1 || map.has_extents()) extents_ = map.extents(hashes, hot_blocks);
+    if (map.node_count() > 1 && map.has_extents()) nodes_told_ = std::min<std::size_t>(map.owner_count(), kHotNodesMax);
+    // Without extents most nodes have a part of every prompt; a single owner has all.
+    if (!map.has_extents() || map.owner_count() == 1) round_extents_ = {SIZE_MAX, SIZE_MAX};
+  }
+
+  /// For a root alone: one round, to `node`.
+  struct FromNode {
+    std::size_t node;
+  };
+  MatchRounds(const ClusterMap& map, Hashes root, FromNode from, bool is_counted)
+      : MatchRounds(map, root, root.size(), is_counted) {
+    extents_ = {{0, root.size(), from.node}};
+  }
+
+  bool has_next() const { return round_ == 0 || (!is_stopped_ && held_ == asked_ && asked_ < hashes_.size()); }
+  /// The calls to start. They must end before end().
+  std::span<MatchCall> begin_next(const MatchOptions& options, std::size_t block_size);
+  void end();
+  const ClusterMap& map() const { return map_; }
+  /// Repeats the request of `of`, to be started on `node`; must also end before end().
+  MatchCall& add_hedge(MatchCall& of, std::size_t node);
+  /// Cancels further rounds, with the reason `why`.
+  void stop(error_code why) {
+    if (has_next()) why_ = why;
+    is_stopped_ = true;
+  }
+
+  std::size_t held() const { return held_; }
+  std::size_t known() const;               ///< Leading blocks known to all asked nodes.
+  error_code why() const { return why_; }  ///< Why held() is short; success: a plain miss.
+  /// Whether `other` asks for `block` at another node, or as part of an extent that begins elsewhere.
+  bool places_differ(std::size_t block, const MatchRounds& other) const;
+  HotSets::Place place() const { return {hot_blocks_, extents_.empty() ? 0 : extents_.front().node}; }
+  MatchResult result() const;
+  std::vector<const MatchCall*> leases() const;  ///< The calls whose leases are granted.
+
+ private:
+  static constexpr std::size_t kRounds = kExtentsByRound.size() + 1;
+
+  void tell_of_root(MatchCall& call) const;
+  static void tell_tokens(MatchCall& call, const MatchOptions& options, std::size_t block_size);
+  template <class Visit>
+  void for_each_call(Visit&& visit) const {
+    for (std::size_t round = 0; round < round_; ++round) {
+      for (const MatchCall& call : calls_[round]) visit(call.best());
+    }
+  }
+
+  const ClusterMap& map_;
+  const Hashes hashes_;
+  const std::size_t hot_blocks_;
+  const bool is_counted_;
+  std::size_t nodes_told_ = 0;               ///< 0: hot roots are irrelevant.
+  std::vector<ClusterMap::Extent> extents_;  ///< Empty: one node has the whole chain.
+  std::array<std::size_t, kRounds - 1> round_extents_ = kExtentsByRound;
+  std::array<std::vector<MatchCall>, kRounds> calls_;
+  std::vector<std::unique_ptr<MatchCall>> hedges_;
+  std::size_t round_ = 0;  ///< Rounds that have begun.
+  std::size_t asked_ = 0;  ///< Leading blocks asked for.
+  std::size_t held_ = 0;   ///< Leading blocks found.
+  std::size_t asked_extents_ = 0;
+  error_code why_;
+  bool is_stopped_ = false;
+};
+
+std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::size_t block_size) {
+  KV_ASSERT(has_next() && round_ < kRounds);  // the last round asks for everything
+  std::vector<OwnedChain> chains;
+  if (extents_.empty()) {
+    asked_ = hashes_.size();
+    chains.emplace_back().hashes = hashes_;
+  } else {
+    const std::size_t count =
+        round_ < round_extents_.size() ? std::min(round_extents_[round_], extents_.size()) : extents_.size();
+    asked_ = extents_[count - 1].end;
+    chains = split_extents(map_, hashes_, std::span(extents_).subspan(asked_extents_, count - asked_extents_));
+    asked_extents_ = count;
+  }
+  calls_[round_] = std::vector<MatchCall>(chains.size());
+  for (std::size_t i = 0; i < chains.size(); ++i) {
+    MatchCall& call = calls_[round_][i];
+    OwnedChain& chain = call.chain;
+    chain = std::move(chains[i]);
+    if (chain.first == 0 && map_.has_extents()) chain.anchor = std::min(hot_blocks_, chain.hashes.size() - 1);
+    tell_of_root(call);
+    call.is_elsewhere = !is_counted_;
+    if (map_.owner_count() > 1 && chain.hashes.size() < hashes_.size()) call.chain_blocks = hashes_.size();
+    tell_tokens(call, options, block_size);
+  }
+  return calls_[round_++];
+}
+
+/// Every node reports hot roots, but only the owner of the first extent, whose part begins with the root, counts.
+void MatchRounds::tell_of_root(MatchCall& call) const {
+  call.node_count = nodes_told_;
+  const OwnedChain& chain = call.chain;
+  if (nodes_told_ == 0 || !is_counted_ || round_ > 0 || chain.position(0) != 0) return;
+  while (call.beginning < chain.hashes.size() && chain.position(call.beginning) == call.beginning) ++call.beginning;
+  call.hot_blocks = std::min(hot_blocks_, call.beginning);
+}
+
+/// Tokens of the call's blocks and the next one: any of them may be held in part.
+void MatchRounds::tell_tokens(MatchCall& call, const MatchOptions& options, std::size_t block_size) {
+  const std::size_t first = call.chain.first, count = call.chain.hashes.size() + 1;
+  if (options.token_ids.size() <= first * block_size) return;
+  const auto ids = options.token_ids.subspan(first * block_size);
+  call.token_ids = ids.first(std::min(count * block_size, ids.size()));
+  if (options.extras.empty()) return;
+  const auto extras = options.extras.subspan(first);
+  call.extras = extras.first(std::min(count, extras.size()));
+}
+
+MatchCall& MatchRounds::add_hedge(MatchCall& of, std::size_t node) {
+  KV_ASSERT(of.hedge == nullptr && !of.is_hedge);
+  MatchCall& call = *hedges_.emplace_back(std::make_unique<MatchCall>());
+  call.options = of.options;
+  call.chain.node = node;
+  call.chain.hashes = of.chain.hashes;
+  call.chain.first = of.chain.first;
+  call.chain.anchor = of.chain.anchor;
+  call.token_ids = of.token_ids;
+  call.extras = of.extras;
+  call.node_count = of.node_count;  // it reports hot roots without counting
+  call.chain_blocks = of.chain_blocks;
+  call.is_elsewhere = call.is_hedge = true;
+  of.hedge = &call;
+  return call;
+}
+
+void MatchRounds::end() {
+  std::size_t gap = asked_;
+  for (const MatchCall& asked : calls_[round_ - 1]) {
+    KV_ASSERT(asked.has_ended() && (asked.hedge == nullptr || asked.hedge->has_ended()));
+    const MatchCall& call = asked.best();
+    const OwnedChain& chain = call.chain;
+    KV_ASSERT(call.has_ended() && call.block_count <= chain.hashes.size());
+    if (call.block_count < chain.hashes.size() && chain.position(call.block_count) < gap) {
+      gap = chain.position(call.block_count);
+      why_ = asked.error() ? asked.reason() : call.reason();  // the first node may have blocks that the second lacks
+    }
+  }
+  KV_ASSERT(gap >= held_);  // 2: this round's blocks lie behind the held ones (3)
+  held_ = gap;
+}
+
+std::size_t MatchRounds::known() const {
+  std::size_t known = asked_;
+  for_each_call([&](const MatchCall& call) {
+    if (call.known_count < call.chain.hashes.size()) known = std::min(known, call.chain.position(call.known_count));
+  });
+  return known;
+}
+
+bool MatchRounds::places_differ(std::size_t block, const MatchRounds& other) const {
+  const auto place_in = [block](const MatchRounds& rounds) {
+    if (rounds.extents_.empty()) return std::pair(std::size_t{0}, std::size_t{0});  // one node has the whole chain
+    const auto extent = std::ranges::find_if(rounds.extents_, [&](const auto& each) { return each.end > block; });
+    KV_ASSERT(extent != rounds.extents_.end());
+    return std::pair<std::size_t, std::size_t>(extent->begin, extent->node);
+  };
+  return place_in(*this) != place_in(other);
+}
+
+MatchResult MatchRounds::result() const {
+  MatchResult result;
+  result.block_count = held_;
+  result.why = why_;
+  for_each_call([&](const MatchCall& call) {
+    if (call.error()) return;
+    KV_ASSERT(call.disk_block_count <= call.block_count);
+    if (call.lease_error && !result.why) result.why = call.lease_error;
+    std::size_t on_disk = 0;
+    for (std::size_t i = call.block_count - call.disk_block_count; i < call.block_count; ++i)
+      on_disk += call.chain.position(i) < held_;
+    result.disk_block_count += on_disk;
+    const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call.disk_us, kDiskTimeMax.count()));
+    if (on_disk > 0) result.disk_time = std::max(result.disk_time, time);
+    // The partial block must directly follow all held blocks.
+    if (call.partial_tokens > result.partial_token_count && call.chain.position(0) + call.block_count == held_) {
+      result.partial_token_count = call.partial_tokens;
+      result.partial_block = call.partial_block;
+    }
+  });
+  KV_ASSERT(result.disk_block_count <= result.block_count && result.block_count <= hashes_.size());
+  return result;
+}
+
+std::vector<const MatchCall*> MatchRounds::leases() const {
+  std::vector<const MatchCall*> leases;
+  for_each_call([&](const MatchCall& call) {
+    if (call.lease != 0) leases.push_back(&call);
+  });
+  return leases;
+}
+
+/// The calls of one round, and those made to second nodes. `Impl`: Client's own.
+template <class Impl>
+class MatchHedges {
+ public:
+  MatchHedges(Impl& impl, Space space, MatchRounds& rounds, std::span<MatchCall> calls, CallGroup& group,
+              TimePoint until)
+      : impl_(impl),
+        space_(space),
+        rounds_(rounds),
+        calls_(calls),
+        group_(group),
+        until_(until),
+        alarm_(impl.shared->deadlines, group) {
+    const TimePoint now = impl.shared->clock.now();
+    late_.reserve(calls.size());
+    for (MatchCall& call : calls) {
+      call.sent = now;
+      late_.push_back(now + impl.hedger.begin(call.chain.node, Hedger::Kind::kMatch));
+    }
+    arm();
+  }
+
+  asio::awaitable<void> wait() {
+    while (look()) {
+      group_.event.reset();
+      co_await group_.event.wait();
+    }
+    for (const MatchCall& call : calls_) count(call);
+  }
+
+ private:
+  /// False once all calls have ended.
+  bool look() {
+    const TimePoint now = impl_.shared->clock.now();
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      MatchCall& call = calls_[i];
+      if (call.hedge != nullptr) {
+        settle(call, *call.hedge);
+      } else if (!call.has_ended() && now >= late_[i]) {
+        late_[i] = TimePoint::max();
+        hedge(call, now);
+      }
+    }
+    arm();
+    return !group_.running.empty();
+  }
+  /// Once one of the two answers is sufficient, cancels the other.
+  void settle(MatchCall& call, MatchCall& hedge) {
+    if (!call.has_ended() && hedge.has_all()) call.cancel();
+    if (!hedge.has_ended() && call.has_ended() && !call.error()) hedge.cancel();
+  }
+  void hedge(MatchCall& call, TimePoint now) {
+    const auto second = impl_.second_node(rounds_.map(), call.chain);
+    if (!second || now >= until_ || !impl_.hedger.take(call.chain.node, now)) return;
+    MatchCall& again = rounds_.add_hedge(call, *second);
+    again.sent = now;
+    impl_.start(again, *second, space_, group_, until_);
+    settle(call, again);
+  }
+  void arm() {
+    TimePoint next = TimePoint::max();
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      if (!calls_[i].has_ended() && calls_[i].hedge == nullptr) next = std::min(next, late_[i]);
+    }
+    alarm_.arm(next);
+  }
+  /// A call that was given up took at least as long as it lasted.
+  void count(const MatchCall& call) {
+    Hedger::Node& node = impl_.hedger.node(call.chain.node);
+    const TimePoint now = impl_.shared->clock.now();
+    const bool was_sent = !call.error() || call.error() == Errc::kCancelled || call.error() == asio::error::timed_out;
+    if (was_sent) node.match.add((call.error() ? now : call.answered) - call.sent);
+    if (call.hedge == nullptr) return;
+    if (!call.hedge->error()) impl_.hedger.answered(call.hedge->block_count > 0, now);
+    node.wins += &call.best() == call.hedge;
+  }
+
+  Impl& impl_;
+  const Space space_;
+  MatchRounds& rounds_;
+  const std::span<MatchCall> calls_;
+  CallGroup& group_;
+  const TimePoint until_;
+  std::vector<TimePoint> late_;  ///< When each call is late; max: already handled.
+  LateAlarm alarm_;
+};
+
+/// Asks round after round, to the end. `Impl`: Client's own.
+template <class Impl>
+asio::awaitable<void> run_rounds(Impl& impl, Space space, const MatchOptions& options, std::size_t block_size,
+                                 CallGroup& group, TimePoint until, MatchRounds& rounds) {
+  while (rounds.has_next()) {
+    const std::span<MatchCall> calls = rounds.begin_next(options, block_size);
+    for (MatchCall& call : calls) {
+      call.options = &options;
+      impl.start(call, call.chain.node, space, group, until);
+    }
+    if (impl.hedger.is_on() && rounds.map().has_extents() && rounds.map().owner_count() > 1) {
+      MatchHedges hedges(impl, space, rounds, calls, group, until);
+      co_await hedges.wait();
+    } else {
+      co_await wait_all(group);
+    }
+    rounds.end();
+    for (const MatchCall& call : calls) {
+      if (call.node_count > 0 && !call.error()) impl.hear_hot_version(space, call.chain.node, call.hot_version);
+      if (call.hedge == nullptr) continue;
+      const MatchCall& loser = &call.best() == &call ? *call.hedge : call;
+      if (loser.lease != 0) impl.release({loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
+    }
+    if (options.control.is_cancelled()) rounds.stop(Errc::kCancelled);  // between rounds a cancel has no call to end
+  }
+}
+
+}  // namespace
+
+void Client::Impl::LeaseEntry::add(LeasePart part, std::uint64_t lease_us, TimePoint now) {
+  if (part.id == 0) return;
+  const auto granted = std::chrono::microseconds(std::min(lease_us, static_cast<std::uint64_t>(kLeaseMax.count())));
+  until = std::min(until, now + granted);
+  parts.push_back(std::move(part));
+}
+
+/// Bounded in number and time: a scheduler that never releases its leases must not grow this table for ever. Beyond the
+/// limit the oldest is forgotten here; at its nodes it still ends by time.
+Lease Client::Impl::keep_lease(LeaseEntry entry) {
+  KV_ASSERT(!entry.parts.empty());
+  // Leases of one client end in about the order of grant, so it is enough to check the first ones.
+  const TimePoint now = shared->clock.now();
+  while (!leases.empty() && (leases.begin()->second.until < now || leases.size() >= kLeasesMax)) {
+    leases.erase(leases.begin());
+  }
+  leases.emplace(++last_lease, std::move(entry));
+  return Lease{last_lease};
+}
+
+std::vector<Client::Impl::LeasePart> Client::Impl::take_lease(Lease lease) {
+  const auto found = leases.find(static_cast<std::uint64_t>(lease));
+  if (found == leases.end()) return {};
+  auto parts = std::move(found->second.parts);
+  leases.erase(found);
+  return parts;
+}
+
+std::uint64_t Client::Impl::use_lease(const std::vector<LeasePart>& parts, const OwnedChain& chain, Call& call) {
+  const auto part = std::ranges::find_if(
+      parts, [&](const LeasePart& each) { return each.node == chain.node && each.first == chain.first; });
+  if (part == parts.end()) return 0;
+  call.session_wanted = part->session.lock();
+  return part->id;
+}
+
+Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions options) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
+  if (impl.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);
+  const std::size_t block_size = impl.find_space(space)->record.block_size();
+  const auto is_bad = [&](std::size_t count, std::size_t each) {
+    return count > 0 && (count < hashes.size() * each || count > (hashes.size() + 1) * each);
+  };
+  if (is_bad(options.token_ids.size(), block_size) || is_bad(options.extras.size(), 1)) {
+    co_return error_code(Errc::kBadRequest);
+  }
+  // The owner of the last block need not own the next one, which only part of the tokens would match.
+  std::shared_ptr<const ClusterMap> map = impl.reachable_map();  // a new one may come before the last answer
+  if (map->node_count() > 1) options.token_ids = {};
+  if (hashes.empty() && options.token_ids.empty()) co_return MatchResult{};
+
+  const VerbInProgress verb(impl.shared, ClientCall::kMatch);
+  const TimePoint until = impl.deadline_after(options.deadline);
+  CallGroup group(impl.shared->executor, options.control);  // outlives the calls, which point to it
+  const auto run = [&](MatchRounds& rounds) {
+    return run_rounds(impl, space, options, block_size, group, until, rounds);
+  };
+  error_code why;  // why another place was not asked
+  const auto has_time = [&] {
+    if (options.control.is_cancelled()) why = Errc::kCancelled;
+    if (!why && impl.shared->clock.now() >= until) why = asio::error::timed_out;
+    return !why;
+  };
+
+  impl.meet_hot_roots(space);
+  const HotSets::Roots roots = impl.hot_roots(space, hashes);
+  const auto first_map = map;
+  const bool is_root = !impl.shared->config.zone.empty() && !hashes.empty() && hashes.size() <= roots.now;
+  // A chain that lies entirely in its root is on every node.
+  const auto from_nearest = [&] {
+    return MatchRounds::FromNode{impl.nearest(*first_map, hashes.back(), first_map->node_count())};
+  };
+  MatchRounds first = is_root ? MatchRounds(*first_map, hashes, from_nearest(), /*is_counted=*/true)
+                              : MatchRounds(*first_map, hashes, roots.now, /*is_counted=*/true);
+  co_await run(first);
+  const MatchRounds* best = &first;
+
+  // A node was found not to answer: its stand-in may have the blocks.
+  std::optional<MatchRounds> again, earlier, root;
+  if (first.why() && best->held() < hashes.size()) map = impl.reachable_map();
+  if (map != first_map && has_time()) {
+    again.emplace(*map, hashes, roots.now, /*is_counted=*/false);
+    co_await run(*again);
+    if (again->held() > best->held()) best = &*again;
+  }
+  // Where the former root puts the first missing block elsewhere, it may lie there. Blocks found behind the root say
+  // nothing against that: another chain that continues alike may have brought them since.
+  if (roots.before && best->held() < hashes.size()) {
+    earlier.emplace(*map, hashes, *roots.before, /*is_counted=*/false);
+    if (best->places_differ(best->held(), *earlier) && has_time()) co_await run(*earlier);
+    if (earlier->held() > best->held()) best = &*earlier;
+  }
+  // Not even the root: its owner is away, or new. Others have it too; the choice depends on the whole chain, so that
+  // not all clients ask the same node.
+  if (best->held() < roots.now && has_time()) {
+    const std::size_t asked = *(again ? *again : first).place().node;
+    const MatchRounds::FromNode from{impl.nearest(*map, hashes.back(), asked)};
+    root.emplace(*map, hashes.first(roots.now), from, /*is_counted=*/false);
+    co_await run(*root);
+    if (root->held() > best->held()) best = &*root;
+  }
+
+  if (map->owner_count() > 1) impl.known_chains.matched(hashes, best->known());
+  MatchResult result = best->result();
+  const bool is_whole = result.block_count == hashes.size();
+  if (!is_whole && !result.why) result.why = why;
+  if (!is_whole && !result.why && impl.is_owner_away(hashes, result.block_count, roots.now)) {
+    result.why = Errc::kUnavailable;  // the owner that is away may hold it
+  }
+  Impl::LeaseEntry lease;
+  const auto rounds_of = [](const std::optional<MatchRounds>& one) { return one ? &*one : nullptr; };
+  const std::array all = {static_cast<const MatchRounds*>(&first), rounds_of(again), rounds_of(earlier),
+                          rounds_of(root)};
+  for (const MatchRounds* const one : all) {
+    if (one == nullptr) continue;
+    if (!is_whole && !result.why) result.why = one->why();  // that node may have held it
+    for (const MatchCall* call : one->leases()) {
+      Impl::LeasePart part{call->chain.node, call->answered_by, call->lease, call->chain.first};
+      if (one == best) {
+        lease.add(std::move(part), call->lease_us, impl.shared->clock.now());
+      } else {
+        impl.release(part);
+      }
+    }
+  }
+  if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));
+  if (impl.has_hot_roots() && result.block_count > 0) {
+    impl.hot_sets.found(static_cast<std::uint32_t>(space), hashes[result.block_count - 1], best->place());
+  }
+  impl.shared->metrics.matched(result.block_count - result.disk_block_count, result.disk_block_count,
+                               hashes.size() - result.block_count, block_size);
+  verb.done(result.why);
+  co_return result;
+}
+
+/// Does not wait for an answer. If the request is lost with its session, the lease has ended with the session; if the
+/// session is full, the lease ends by time.
+void Client::Impl::release(const LeasePart& part) {
+  const auto session = part.session.lock();
+  if (!session) return;
+  auto& builder = shared->new_request();
+  builder.Finish(wire::CreateReleaseRequest(builder, part.id));
+  session->send_and_forget(FrameType::kRelease, builder);
+}
+
+void Client::Impl::release_unasked(const std::vector<LeasePart>& lease, std::span<const OwnedChain> asked) {
+  for (const LeasePart& part : lease) {
+    const auto is_for = [&](const OwnedChain& chain) { return chain.node == part.node && chain.first == part.first; };
+    if (std::ranges::none_of(asked, is_for)) release(part);
+  }
+}
+
+void Client::release(Lease lease) {
+  for (const Impl::LeasePart& part : impl_->take_lease(lease)) impl_->release(part);
+}
+
+}  // namespace kv
