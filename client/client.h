@@ -9,36 +9,22 @@
 //   if (!prefix) co_return prefix.error();   // a bug in the call: no node was asked
 //   engine.skip(prefix->block_count);        // 0 blocks is a miss, not an error; prefix->why has the reason
 //
-// Files, in reading order:
-//   client.h           the whole public C++ interface
-//   get.cc, put.cc, match.cc  the long calls, each one coroutine; client.cc has the short ones
-//   why.cc             the reason for a miss; miss_report.h has its result
-//   load.h             match and get in one, for a queue
-//   set_get.cc, set_put.cc, set_match.cc  the same calls for sets; set_types.h has their types
-//   contexts.cc        named contexts; context_types.h has their types
-//   client_impl.h, batch_put.h  the state shared by all calls; the code shared by the two puts
-//   client_metrics.h          the counters of all calls
-//   memory.cc                 memory that nodes fill and drain themselves: made, lent, taken back
-//   staged_calls.h            set blocks in ordinary memory, sent through a small lent buffer (link/client_staging.h)
-//   numa_place.h              the NUMA nodes of memory and threads
-//   cluster_map.h             the owner of each block
-//   hot/hot_sets.h            the hot roots reported by the nodes, and the resulting placement of chains
-//   hedge/hedger.h            when a late node's read is sent to a second node
-//   link/call.h               one request to one node, and its interface to the links that carry it
-//   link/node_link.h          the sessions with one node: connect, back off, break, prepare calls
-//   link/link_session.h       one connection to a node: sends requests, checks frames, passes each to its call;
-//                             link/session/ has its parts
-//   link/link_lanes.h         its RDMA queue pairs; link/verbs_lender.h has the devices
-//   link/lent_memory.h        the regions that can be lent, and their quarantine
-//   link/deadline_queue.h     one alarm for all deadlines
-//   archive/archive_form.h    a context as a file; context_archive.h has its types
-//   blocking_client.h         the same calls from any thread, with an I/O thread of its own (client_thread.h)
-//   completion_queue.h        the same calls without blocking: submit, then reap completions; queue/ has its parts
-//   models/model_config.h     a model's cache by its config.json or name, for those who size a cache
-//   kvstore.h                 the C ABI
+// Rooms, from the top. Each includes only those below it (docs/architecture.md has the arrows):
+//   kvstore.h             the C ABI, over c/
+//   completion_queue.h    the calls without blocking: submit, then reap completions; queue/ has its parts, load.h its load
+//   blocking_client.h     the calls from any thread, with an I/O thread of their own
+//   archive/              a context as a file
+//   thread/               a client with a thread to run it on
+//   client.h              the whole C++ interface; client.cc opens, and tells of the nodes
+//   calls/                match, get, put, the same for sets, contexts, why, counts, memory: a file each, a coroutine each
+//   core/client_core.h    what all calls share: the nodes, their map, leases, and the parts that a chain is cut into
+//   hedge/, hot/, cluster/  reads from a second node; hot roots; the owner of each block, and the cluster's map
+//   link/session/         the sessions with one node: node_link.h connects, backs off, breaks; link_session.h is one session
+//   link/                 one request to one node (call.h), lent memory, RDMA queue pairs, deadlines, counters
+//   types/                what callers give and get
+// Beside them models/: a model's cache by its config.json or name, for those who size a cache.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -47,249 +33,29 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "base/secret.h"
 #include "client/types/call_control.h"
+#include "client/types/call_types.h"
+#include "client/types/client_config.h"
 #include "client/types/context_types.h"
 #include "client/types/miss_report.h"
+#include "client/types/node_status.h"
 #include "client/types/numa_place.h"
 #include "client/types/set_types.h"
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
-#include "index/reuse_hint.h"
 #include "transport/shared_memory.h"
 #include "transport/stream.h"
-#include "transport/tls/tls.h"
 
 namespace kv {
 
 namespace verbs {
 class Provider;
 }
-class TlsSource;
-
-struct NodeConfig {
-  std::string endpoint;  ///< tcp://HOST:PORT, tls://HOST:PORT or unix://PATH.
-  std::string name =
-      {};               ///< Identity for rendezvous hashing, equal on all clients of a cluster. Default: the endpoint.
-  double weight = 1.0;  ///< Share of the blocks, in proportion; for example the capacity in GiB. 0: owns no block.
-  std::string node_id = {};  ///< A node with another id at this endpoint is rejected. Empty: any id.
-  bool is_told = false;      ///< Named by a cluster's map, not configured by a person: see ClientConfig::token.
-};
-
-struct ClientConfig {
-  /// At least one. For a cluster (docs/cluster.md) any member is enough: the client learns the other nodes from it,
-  /// places blocks by the ids, weights and extents of its map, and follows its changes. Otherwise the list is static.
-  std::vector<NodeConfig> nodes;
-  bool follow_cluster = true;  ///< False: the list is static in any case.
-  /// One block of a chain in this many begins an *extent*, which lies on one node (docs/cluster.md); 1..1048576. 1:
-  /// each block alone. Equal on all clients of a cluster; otherwise they do not find each other's blocks.
-  std::size_t extent_blocks = 1;
-  std::string identity = "client";                ///< For the node's logs and limits.
-  std::size_t connections_per_node = 2;           ///< 1..64. Keeps lookups from waiting behind large transfers.
-  Duration connect_timeout = 1s;                  ///< Connect and hello.
-  Duration backoff_min = 50ms, backoff_max = 5s;  ///< Between reconnects; doubled each time, with full jitter.
-  std::size_t breaker_failures = 5;               ///< Consecutive failures (slow counts) that open a node's breaker.
-  Duration breaker_open = 1s;                     ///< Then one call probes.
-  /// With extents (extent_blocks above 1): if an owner does not answer, its blocks are looked up and stored where they
-  /// would belong after it left, and where second copies lie (docs/cluster.md). False: they are misses until then.
-  bool stand_ins = true;
-  /// With extents: a match or get also goes to the second node, which has any second copies (docs/cluster.md), once its
-  /// node has not begun to answer for longer than 99 of 100 of its recent answers. Bound on the share of such reads,
-  /// 0..1; 0: never.
-  double hedge_share = 0.02;
-  Duration hedge_after_min = 1ms, hedge_after_max = 200ms;  ///< Bounds on that wait.
-  /// This client's zone: among equal nodes, those of the same zone are asked. Empty: any node.
-  std::string zone = {};
-  std::size_t calls_max = 1024;               ///< In flight, per client; beyond it calls fail with kBusy.
-  std::size_t region_bytes_max = 8ull << 30;  ///< Bound on all lent memory.
-  /// Part of region_bytes_max for set blocks in memory that is not lent: they reach nodes on this host through a buffer
-  /// of up to this size, a few MiB at a time, faster than through the socket. A block larger than half of it uses the
-  /// socket. Allocated at first use, 0.3 ms per MiB. 0: no buffer.
-  std::size_t staging_bytes = 0;
-  enum class Rdma : std::uint8_t { kOff, kAuto };
-  /// Over TCP, memory of allocate() is registered with this machine's RDMA devices when a node offers RDMA.
-  Rdma rdma = Rdma::kAuto;
-  /// Such as "mlx5_0", or "mlx5_0@10.0.0.1" for one of its addresses; its link may come up later. Empty: at most 4
-  /// devices with a link, the nearest to this processor.
-  std::vector<std::string> rdma_devices = {};
-  std::size_t rdma_lanes = 0;  ///< Queue pairs per connection, 1..32; 0: one per device.
-  /// Unanswered small requests per connection that go by SEND, over a queue pair of their own; 0..64.
-  std::size_t rdma_messages = 16;
-  std::uint8_t rdma_traffic_class = 0;  ///< For packets sent by this side; on RoCE 4 x DSCP.
-  /// Places memory of allocate() and the library's own threads: NUMA nodes such as "1" or "0-1", or the nodes of a PCI
-  /// device such as "pci:0000:3b:00.0", an accelerator or its NIC. Empty: no placement. The caller's threads are not
-  /// moved. A full node is skipped. numa_place.h has the rules.
-  std::string numa_nodes = {};
-  bool verify = true;      ///< Verify checksums in get. Off only to measure its cost.
-  std::uint64_t seed = 0;  ///< For jitter; 0: random.
-  /// For tls:// endpoints: certificate, key and CA, all three; the files are read at construction, and again for a new
-  /// connection after a change. With tls:// endpoints only in `nodes`, a cluster's tcp:// endpoints are not used.
-  TlsConfig tls = {};
-  /// Open certificates of TlsSide::kClient instead of the files of `tls`, for a program that creates many clients.
-  std::shared_ptr<TlsSource> tls_source = {};
-  /// True: the list comes from a map, and a node out of reach for this configuration (tls:// without certificates)
-  /// counts as not answering. False: such a node is a mistake and throws.
-  bool are_nodes_told = false;
-  /// A token that identifies the client to the nodes' policy (docs/security.md), or a file with one, reread for each
-  /// connection: at most one of the two. It goes over tls://, unix:// and loopback to the endpoints in `nodes`. A node
-  /// named only by a cluster's map receives it over TLS alone, and only if its certificate has a configured name: the
-  /// host of a tls:// endpoint in `nodes`, or one allowed by tls.node_names (with tls.server_name: that one). The
-  /// client does not connect to any other node.
-  Secret token = {};
-  std::string token_file = {};
-  TraceContext trace = {};  ///< For calls without a trace in their CallControl.
-
-  bool has_token() const { return !token.empty() || !token_file.empty(); }
-  bool has_tls() const { return tls.is_given() || tls_source != nullptr; }
-};
-
-inline constexpr std::size_t kSpacesMax = 65536;  ///< Namespaces open in one client; beyond it open() fails with kBusy.
-
-/// An open namespace. Valid across reconnects: the client reopens it on each node.
-enum class Space : std::uint32_t {};
-
-using TargetBlocks = std::span<const std::span<std::byte>>;        ///< Memory to fill, block by block.
-using SourceBlocks = std::span<const std::span<const std::byte>>;  ///< Memory to read, block by block.
-
-struct MatchOptions {
-  std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.
-  bool lease = false;                  ///< Keep the found blocks for the nodes' lease duration.
-  bool prefetch = false;               ///< Load blocks from disk into memory, for a later get.
-  /// Tokens of the blocks of `hashes`, then of up to one more: asks for a partial block. Single node only.
-  std::span<const std::uint32_t> token_ids = {};
-  /// With token_ids: extra_digest() of the data hashed into each block of `hashes` besides its tokens, and into the
-  /// next block; empty: tokens only. A partial block has the next block's extra. In a namespace with an engine's own
-  /// hashes (field `hash` of the record), a partial block requires extras.
-  std::span<const ExtraDigest> extras = {};
-  ReuseHint reuse = ReuseHint::kNone;  ///< The expected next use of the blocks.
-  CallControl control = {};
-};
-struct MatchResult {
-  std::size_t block_count = 0;             ///< Leading blocks held by their owners, in memory or on disk.
-  std::size_t disk_block_count = 0;        ///< Those on disk, which a lease does not cover.
-  std::chrono::microseconds disk_time{0};  ///< Estimated time to read them, to weigh against recomputing.
-  error_code why;                          ///< Reason for a short prefix; success: a plain miss.
-  Lease lease{};
-  std::size_t partial_token_count = 0;  ///< Leading tokens that the next block shares with a stored one.
-  BlockHash partial_block{};            ///< That stored block: get it as the hash after the matched ones.
-};
-
-/// Progress: the first `block_count` blocks (at least one) have this segment and all earlier ones, verified. Called on
-/// the client's executor before the get completes; must not throw. `block_count` only shrinks from segment to segment.
-struct SegmentCallback {
-  void (*call)(void* context, std::size_t segment, std::size_t block_count) = nullptr;
-  void* context = nullptr;
-};
-struct GetOptions {
-  std::chrono::microseconds deadline;  ///< From the call to the last verified byte. No default: choose.
-  Lease lease{};                       ///< From an earlier match; this get ends it.
-  /// Layer ranges as byte offsets in a block, increasing, the last = block_bytes. All but the last are rounded up to a
-  /// whole stripe (kStripeBytes), so small segments may end together.
-  std::span<const std::uint64_t> segment_ends = {};
-  SegmentCallback on_segment = {};
-  bool memory_only = false;  ///< Stop before blocks on disk.
-  /// The first block to copy. Destinations before it may be empty, and the result does not say whether those blocks are
-  /// held. Requires a call without segments, not into a device's memory; into lent memory the blocks come inline. Nodes
-  /// without this feature: kUnsupported.
-  std::size_t first_block = 0;
-  /// stripe_count(block_bytes) per block: receives the expected checksums, bound to the blocks' names. Allows a second
-  /// verification; required for a device's memory, which the client does not verify. Set for the blocks before
-  /// block_count (in a segment callback: for its segment). kvs_enqueue_scatter_verified takes them as they are.
-  std::span<std::uint64_t> checksums = {};
-  CallControl control = {};
-};
-struct GetResult {
-  /// Leading blocks landed and, outside device memory, verified. Later destinations are unspecified.
-  std::size_t block_count = 0;
-  error_code why;  ///< Reason for a short result: timed_out, kUnavailable, kCorruptBlock, ...; success: a plain miss.
-  std::size_t corrupt_count = 0;  ///< Blocks with a bad checksum here, at most one counted per request and segment.
-};
-
-struct PutOptions {
-  std::chrono::microseconds deadline;             ///< From the call to the last commit. No default: choose.
-  std::span<const std::uint32_t> token_ids = {};  ///< block_size per hash, stored for partial matches; may be empty.
-  std::span<const ExtraDigest> extras = {};       ///< With token_ids: one per hash, as in MatchOptions; may be empty.
-  /// stripe_count(block_bytes) per block, from gather_with_checksums(): saves computing them here. Required for a
-  /// device's memory. The node verifies them and refuses a block that does not match, with all blocks behind it.
-  std::span<const std::uint64_t> checksums = {};
-  /// Time since the blocks' last use at their source; nodes treat them as equally old. For copies of others' blocks.
-  std::chrono::microseconds idle{0};
-  /// Places the chain behind a hot root of this many leading blocks, instead of the client's own. Also for copies.
-  std::optional<std::size_t> hot_blocks = std::nullopt;
-  ReuseHint reuse = ReuseHint::kNone;  ///< As in MatchOptions.
-  CallControl control = {};
-};
-struct PutResult {
-  std::size_t stored = 0, already_stored = 0, refused = 0;  ///< Sum: hashes.size().
-  error_code why;                                           ///< Why some were refused.
-};
-
-struct DropResult {
-  std::size_t block_count = 0;  ///< Summed over the nodes.
-  /// A node's disk did not record the drop in time: blocks there may come back at that node's next start. Drop again
-  /// then, or later. False: the drop survives kill -9 and power cuts.
-  bool until_restart = false;
-};
-
-/// Memory of a device, such as a GPU, that RDMA devices reach and this processor need not.
-struct DeviceMemory {
-  std::span<std::byte> bytes;       ///< Its addresses, as the device's own programs use them.
-  int dmabuf_fd = -1;               ///< A dma-buf that holds it, borrowed for the call; -1: without one.
-  std::uint64_t dmabuf_offset = 0;  ///< Where in it `bytes` begins.
-};
-
-struct NodeStatus {
-  /// peer_transport: "tcp", "tcp+verbs", "tls", "tls+verbs", "unix", "unix+memfd", "sim".
-  std::string name, endpoint, node_id, peer_transport;
-  std::size_t rdma_lanes = 0;  ///< Queue pairs that are up.
-  std::string rdma_text;       ///< Why there is no RDMA, or only some. Empty: not tried yet.
-  bool connected = false, breaker_open = false;
-  std::uint64_t calls = 0, failures = 0, timeouts = 0, reconnects = 0, breaker_openings = 0;
-  std::uint64_t hedges = 0,
-                hedge_wins = 0;  ///< Reads sent to another node because this one was late; those answered there.
-  error_code last_error;
-  std::string last_error_text;
-};
-/// The members of the cluster, as of one epoch.
-struct ClusterStatus {
-  std::uint64_t epoch = 0;  ///< 0: a static list, or no map received yet.
-  std::size_t extent_blocks = 1;
-  struct Node {
-    std::string id, zone;
-    std::vector<std::string> endpoints;
-    double weight = 0;
-    bool is_serving = true;   ///< False: new blocks are not placed there.
-    bool is_joining = false;  ///< Not serving yet: it is receiving its blocks.
-    bool is_leaving = false;  ///< Still serving: it is handing over its blocks.
-  };
-  std::vector<Node> nodes;  ///< Empty with epoch 0.
-  /// A node's weight in the owner rule: 0 while it drains, unless all nodes drain.
-  double weight_of(const Node& node) const {
-    const auto serves = [](const Node& each) { return each.is_serving; };
-    return node.is_serving || std::ranges::none_of(nodes, serves) ? node.weight : 0;
-  }
-};
-/// A question of people and tools; docs/wire.md lists the paths, their queries and answers.
-struct NodeQuestion {
-  std::string path;        ///< "/stats.json", ...
-  std::string query = {};  ///< "name=value&...", percent-encoded.
-  std::string node = {};   ///< The only node to ask, by its name or its id in the cluster. Empty: all.
-};
-struct NodeAnswer {
-  std::string name;  ///< As NodeStatus::name.
-  error_code error;  ///< Of a node that did not answer, or refused:
-  std::string why;   ///< its words, if it did.
-  std::string json;  ///< As the node said it: ASCII, and perhaps not JSON. Empty after an error.
-};
-
-// So `{...}` is safe inside co_await.
-static_assert(std::is_trivially_destructible_v<MatchOptions> && std::is_trivially_destructible_v<GetOptions> &&
-              std::is_trivially_destructible_v<PutOptions> && std::is_trivially_destructible_v<DeviceMemory>);
+struct ClientCore;
 
 /// Moves cached blocks between the nodes and this process's memory.
 ///   1. Every call completes by its deadline, plus the executor's delay.
@@ -454,8 +220,7 @@ class Client {
   bool is_quarantined(std::span<const std::byte> memory) const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<ClientCore> core_;
 };
 
 }  // namespace kv

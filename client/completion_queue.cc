@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "client/core/client_core.h"
 #include "client/load.h"
 #include "client/queue/call_slot.h"
 #include "client/queue/call_slots.h"

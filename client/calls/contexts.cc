@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "base/printable.h"
+#include "client/client.h"
 #include "client/core/client_core.h"
 #include "transport/frame.h"
 
@@ -222,23 +223,22 @@ Result<ContextContent> put_together(std::vector<Node>& nodes) {
   return content;
 }
 
-/// Sends the same request to each node. `Impl`: Client's own.
-template <class Impl>
-Async<NamedContext> ask_each(Impl& impl, ContextAct act, std::string_view name, ContextTime life,
+/// Sends the same request to each node.
+Async<NamedContext> ask_each(ClientCore& core, ContextAct act, std::string_view name, ContextTime life,
                              std::optional<std::uint8_t> priority, std::chrono::microseconds deadline,
                              CallControl control) {
-  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  if (const error_code refused = core.refuses(deadline, control)) co_return refused;
   if (name.empty()) co_return error_code(Errc::kBadRequest);
-  const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor, control);
-  std::vector<ContextCall> calls(impl.members.size());
+  const VerbInProgress verb(core.shared);
+  CallGroup group(core.shared->executor, control);
+  std::vector<ContextCall> calls(core.members.size());
   for (ContextCall& call : calls) {
     call.act = act;
     call.name = name;
     call.life = life;
     call.priority = priority;
   }
-  impl.start_on_each(calls, group, impl.deadline_after(deadline));
+  core.start_on_each(calls, group, core.deadline_after(deadline));
   co_await wait_all(group);
   co_return sum_up(calls);
 }
@@ -248,21 +248,21 @@ Async<NamedContext> ask_each(Impl& impl, ContextAct act, std::string_view name, 
 /// Calls every node: owners of some of the chain keep their blocks; the others delete their context of that name, which
 /// belongs to another chain, or to this one under another map.
 Async<NamedContext> Client::create_context(Space space, Hashes hashes, ContextOptions options) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
-  if (impl.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);
+  ClientCore& core = *core_;
+  if (const error_code refused = core.refuses(space, options.deadline, options.control)) co_return refused;
+  if (core.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);
   if (hashes.empty() || options.name.empty()) co_return error_code(Errc::kBadRequest);
-  const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor, options.control);
-  std::vector<ContextCall> calls(impl.members.size());
+  const VerbInProgress verb(core.shared);
+  CallGroup group(core.shared->executor, options.control);
+  std::vector<ContextCall> calls(core.members.size());
   for (ContextCall& call : calls) {
     call.act = ContextAct::kDelete;
     call.name = options.name;
   }
-  for (const OwnedChain& chain : impl.split(space, hashes)) {
-    const auto at = std::ranges::find(impl.members, chain.node);
-    KV_ASSERT(at != impl.members.end());
-    ContextCall& call = calls[static_cast<std::size_t>(at - impl.members.begin())];
+  for (const OwnedChain& chain : core.split(space, hashes)) {
+    const auto at = std::ranges::find(core.members, chain.node);
+    KV_ASSERT(at != core.members.end());
+    ContextCall& call = calls[static_cast<std::size_t>(at - core.members.begin())];
     call.act = ContextAct::kCreate;
     call.life = options.life;
     call.priority = options.priority;
@@ -273,13 +273,13 @@ Async<NamedContext> Client::create_context(Space space, Hashes hashes, ContextOp
     for (std::size_t i = 0; i < chain.hashes.size(); ++i)
       call.positions.push_back(static_cast<std::uint32_t>(chain.position(i)));
   }
-  const TimePoint until = impl.deadline_after(options.deadline);
+  const TimePoint until = core.deadline_after(options.deadline);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     if (calls[i].act == ContextAct::kCreate) {
-      impl.start(calls[i], impl.members[i], space, group, until);
+      core.start(calls[i], core.members[i], space, group, until);
     } else {
       calls[i].group = &group;
-      impl.links[impl.members[i]]->start(calls[i], until);
+      core.links[core.members[i]]->start(calls[i], until);
     }
   }
   co_await wait_all(group);
@@ -291,32 +291,32 @@ Async<NamedContext> Client::create_context(Space space, Hashes hashes, ContextOp
 
 Async<NamedContext> Client::extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
                                            CallControl control, std::optional<std::uint8_t> priority) {
-  return ask_each(*impl_, ContextAct::kExtend, name, life, priority, deadline, control);
+  return ask_each(*core_, ContextAct::kExtend, name, life, priority, deadline, control);
 }
 
 Async<NamedContext> Client::delete_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control) {
-  return ask_each(*impl_, ContextAct::kDelete, name, {}, {}, deadline, control);
+  return ask_each(*core_, ContextAct::kDelete, name, {}, {}, deadline, control);
 }
 
 Async<NamedContext> Client::warm_context(std::string_view name, std::chrono::microseconds deadline,
                                          CallControl control) {
-  return ask_each(*impl_, ContextAct::kWarm, name, {}, {}, deadline, control);
+  return ask_each(*core_, ContextAct::kWarm, name, {}, {}, deadline, control);
 }
 
 Async<NamedContext> Client::stop_warming_context(std::string_view name, std::chrono::microseconds deadline,
                                                  CallControl control) {
-  return ask_each(*impl_, ContextAct::kStopWarming, name, {}, {}, deadline, control);
+  return ask_each(*core_, ContextAct::kStopWarming, name, {}, {}, deadline, control);
 }
 
 /// Page by page, from all nodes at the same time.
 Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  ClientCore& core = *core_;
+  if (const error_code refused = core.refuses(deadline, control)) co_return refused;
   if (name.empty()) co_return error_code(Errc::kBadRequest);
-  const VerbInProgress verb(impl.shared);
-  const TimePoint until = impl.deadline_after(deadline);
+  const VerbInProgress verb(core.shared);
+  const TimePoint until = core.deadline_after(deadline);
   struct Node {
     std::size_t number;
     bool has_more = true;
@@ -324,9 +324,9 @@ Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::m
     ContextCall::Told told;
   };
   std::vector<Node> nodes;
-  for (const std::size_t node : impl.members) nodes.push_back({.number = node, .context = {}, .told = {}});
+  for (const std::size_t node : core.members) nodes.push_back({.number = node, .context = {}, .told = {}});
   while (std::ranges::any_of(nodes, &Node::has_more)) {
-    CallGroup group(impl.shared->executor, control);
+    CallGroup group(core.shared->executor, control);
     std::vector<ContextCall> calls(nodes.size());
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       if (!nodes[i].has_more) continue;
@@ -334,7 +334,7 @@ Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::m
       calls[i].name = name;
       calls[i].first = nodes[i].told.blocks.size();
       calls[i].group = &group;
-      impl.links[nodes[i].number]->start(calls[i], until);
+      core.links[nodes[i].number]->start(calls[i], until);
     }
     co_await wait_all(group);
     for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -361,10 +361,10 @@ Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::m
 /// Page by page, from all nodes at the same time. A node that fails midway counts as silent.
 Async<ContextList> Client::list_contexts(std::string_view name, std::chrono::microseconds deadline,
                                          CallControl control) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
-  const VerbInProgress verb(impl.shared);
-  const TimePoint until = impl.deadline_after(deadline);
+  ClientCore& core = *core_;
+  if (const error_code refused = core.refuses(deadline, control)) co_return refused;
+  const VerbInProgress verb(core.shared);
+  const TimePoint until = core.deadline_after(deadline);
   struct Node {
     std::size_t number;
     std::string name;
@@ -373,17 +373,17 @@ Async<ContextList> Client::list_contexts(std::string_view name, std::chrono::mic
     error_code why;
   };
   std::vector<Node> nodes;
-  for (const std::size_t node : impl.members)
-    nodes.push_back({.number = node, .name = impl.links[node]->config().name, .contexts = {}, .why = {}});
+  for (const std::size_t node : core.members)
+    nodes.push_back({.number = node, .name = core.links[node]->config().name, .contexts = {}, .why = {}});
   while (std::ranges::any_of(nodes, &Node::has_more)) {
-    CallGroup group(impl.shared->executor, control);
+    CallGroup group(core.shared->executor, control);
     std::vector<ContextCall> calls(nodes.size());
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       if (!nodes[i].has_more) continue;
       calls[i].name = name;
       if (!nodes[i].contexts.empty()) calls[i].after = nodes[i].contexts.back().name;
       calls[i].group = &group;
-      impl.links[nodes[i].number]->start(calls[i], until);
+      core.links[nodes[i].number]->start(calls[i], until);
     }
     co_await wait_all(group);
     for (std::size_t i = 0; i < nodes.size(); ++i) {

@@ -13,6 +13,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "client/client.h"
 #include "client/core/client_core.h"
 #include "transport/frame_message.h"
 
@@ -324,8 +325,6 @@ struct IdleGets {
   std::vector<std::unique_ptr<GetCall>> calls;
 };
 
-std::shared_ptr<IdleGets> make_idle_gets() { return std::make_shared<IdleGets>(); }
-
 namespace {
 
 /// The calls of one get, borrowed from the client's idle ones, so that a get does not allocate. Shares ownership of the
@@ -422,28 +421,26 @@ class SegmentReport {
 /// after the other's were verified. So the second node is first asked whether it has the part, which costs no bytes. If
 /// it has, and the first has still not begun, the first call is given up; bytes that arrive inline are swallowed. In
 /// lent memory the first node could still write: it is asked to stop, and the second one starts after its confirmation.
-/// Without that, or if the first has begun and a segment was reported, the get waits for the first. `Impl`: Client's
-/// own.
-template <class Impl>
+/// Without that, or if the first has begun and a segment was reported, the get waits for the first.
 class GetHedges {
  public:
-  GetHedges(Impl& impl, Space space, const GetPlan& plan, GetCalls& calls, CallGroup& group)
-      : impl_(impl),
+  GetHedges(ClientCore& core, Space space, const GetPlan& plan, GetCalls& calls, CallGroup& group)
+      : core_(core),
         space_(space),
         plan_(plan),
         calls_(calls),
         group_(group),
-        alarm_(impl.shared->deadlines, group),
+        alarm_(core.shared->deadlines, group),
         tries_(calls.size()) {
-    sent_ = impl.shared->clock.now();
+    sent_ = core.shared->clock.now();
     for (std::size_t i = 0; i < tries_.size(); ++i)
-      tries_[i].late = sent_ + impl.hedger.begin(calls[i].chain->node, Hedger::Kind::kGet);
+      tries_[i].late = sent_ + core.hedger.begin(calls[i].chain->node, Hedger::Kind::kGet);
     arm();
   }
 
   /// Call this whenever the group's event was set.
   void look() {
-    const TimePoint now = impl_.shared->clock.now();
+    const TimePoint now = core_.shared->clock.now();
     for (std::size_t i = 0; i < tries_.size(); ++i) {
       Try& each = tries_[i];
       if (each.is_stopping) {
@@ -459,10 +456,10 @@ class GetHedges {
   }
   /// Call this after the last call has ended.
   void count() {
-    const TimePoint now = impl_.shared->clock.now();
+    const TimePoint now = core_.shared->clock.now();
     for (std::size_t i = 0; i < tries_.size(); ++i) {
       const GetCall& call = calls_[i];
-      Hedger::Node& node = impl_.hedger.node(call.chain->node);
+      Hedger::Node& node = core_.hedger.node(call.chain->node);
       if (tries_[i].is_switched) {
         node.wins += call.good() == call.chain->hashes.size();
       } else if (call.answered() != TimePoint{}) {
@@ -485,12 +482,12 @@ class GetHedges {
   bool is_over(TimePoint now) const { return now >= plan_.until || group_.control.is_cancelled(); }
 
   void probe(Try& each, const GetCall& call, TimePoint now) {
-    const auto second = impl_.second_node(*impl_.reachable_map(), *call.chain);
-    if (!second || now >= plan_.until || !impl_.hedger.take(call.chain->node, now)) return;
+    const auto second = core_.second_node(*core_.reachable_map(), *call.chain);
+    if (!second || now >= plan_.until || !core_.hedger.take(call.chain->node, now)) return;
     each.second = *second;
     each.probe = std::make_unique<HoldsCall>();
     each.probe->hashes = call.chain->hashes;
-    impl_.start(*each.probe, *second, space_, group_, plan_.until);
+    core_.start(*each.probe, *second, space_, group_, plan_.until);
   }
   void settle(Try& each, GetCall& call, TimePoint now) {
     if (each.is_settled) return;
@@ -500,7 +497,7 @@ class GetHedges {
       return;
     }
     each.is_settled = true;
-    if (!each.probe->error()) impl_.hedger.answered(each.probe->found() > 0, now);
+    if (!each.probe->error()) core_.hedger.answered(each.probe->found() > 0, now);
     if (is_answered || !each.probe->has_all() || is_over(now)) return;
     if (call.has_lent()) {
       if (call.has_ended()) return;  // its connection broke, and the node may still write
@@ -519,13 +516,13 @@ class GetHedges {
     ask_second(each, call, now);
   }
   void ask_second(Try& each, GetCall& call, TimePoint now) {
-    impl_.hedger.node(call.chain->node).get.add(now - sent_);
+    core_.hedger.node(call.chain->node).get.add(now - sent_);
     each.is_switched = true;
     call.lease = 0;
     call.session_wanted.reset();
     call.region = plan_.region;
     call.forget_answer();
-    impl_.start(call, each.second, space_, group_, plan_.until);
+    core_.start(call, each.second, space_, group_, plan_.until);
   }
   void arm() {
     TimePoint next = TimePoint::max();
@@ -535,7 +532,7 @@ class GetHedges {
     alarm_.arm(next);
   }
 
-  Impl& impl_;
+  ClientCore& core_;
   const Space space_;
   const GetPlan& plan_;
   GetCalls& calls_;
@@ -592,12 +589,12 @@ error_code plan_destinations(GetPlan& plan, const LentMemory& memory, std::size_
 }  // namespace
 
 Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options) {
-  Impl& impl = *impl_;
-  const std::shared_ptr<ClientShared> shared = impl.shared;
+  ClientCore& core = *core_;
+  const std::shared_ptr<ClientShared> shared = core.shared;
 
   // Check everything before any node is asked.
-  if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
-  const ClientShared::SpaceInfo& info = *impl.find_space(space);
+  if (const error_code refused = core.refuses(space, options.deadline, options.control)) co_return refused;
+  const ClientShared::SpaceInfo& info = *core.find_space(space);
   if (info.record.is_set()) co_return error_code(Errc::kUnsupported);
   GetPlan plan;
   plan.blocks = blocks;
@@ -607,7 +604,7 @@ Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, Ge
   plan.memory_only = options.memory_only;
   plan.first_block = options.first_block;
   plan.checksums = options.checksums;
-  plan.until = impl.deadline_after(options.deadline);
+  plan.until = core.deadline_after(options.deadline);
   if (const error_code bad = plan_segments(plan, options.segment_ends)) co_return bad;
   if (const error_code bad = plan_destinations(plan, shared->memory, hashes.size())) co_return bad;
   if (hashes.empty()) co_return GetResult{};
@@ -615,11 +612,12 @@ Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, Ge
   // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
   const VerbInProgress verb(shared, ClientCall::kGet);
   const RegionUse region_use(plan.region);
-  const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
-  const std::vector<OwnedChain> chains = impl.split_found(space, hashes);
-  impl.release_unasked(leases, chains);
+  const auto leases = options.lease == Lease{} ? std::vector<LeasePart>() : core.leases.take(options.lease);
+  const std::vector<OwnedChain> chains = core.split_found(space, hashes);
+  release_unasked(*core.shared, leases, chains);
   CallGroup group(shared->executor, options.control);
-  GetCalls calls(impl.idle_gets);
+  if (!core.idle_gets) core.idle_gets = std::make_shared<IdleGets>();
+  GetCalls calls(core.idle_gets);
   for (const OwnedChain& chain : chains) {
     const std::size_t skipped = GetCall::skipped_of(plan, chain);
     if (skipped == chain.hashes.size()) continue;
@@ -628,14 +626,14 @@ Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, Ge
     call.chain = &chain;
     call.region = plan.region;
     call.data_bytes = (chain.hashes.size() - skipped) * plan.block_bytes;
-    call.lease = Impl::use_lease(leases, chain, call);
-    impl.start(call, chain.node, space, group, plan.until);
+    call.lease = use_lease(leases, chain, call);
+    core.start(call, chain.node, space, group, plan.until);
   }
 
   // Meanwhile blocks land and are verified. The caller gets a report of each segment that has landed everywhere.
   SegmentReport report(plan, options, hashes.size());
-  std::optional<GetHedges<Impl>> hedges;
-  if (impl.hedger.is_on() && impl.has_hot_roots()) hedges.emplace(impl, space, plan, calls, group);
+  std::optional<GetHedges> hedges;
+  if (core.hedger.is_on() && core.has_hot_roots()) hedges.emplace(core, space, plan, calls, group);
   while (!group.running.empty()) {
     group.event.reset();
     co_await group.event.wait();

@@ -17,12 +17,11 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "client/client.h"
 #include "client/core/client_core.h"
 
 namespace kv {
 namespace {
-
-constexpr std::size_t kLeasesMax = 65536;
 
 /// Total extents asked for by the end of each round; a last round asks for all. The first round covers most prompts
 /// (16,384 tokens in blocks of 16) in one round trip; the longest need three rounds.
@@ -326,24 +325,23 @@ std::vector<const MatchCall*> MatchRounds::leases() const {
   return leases;
 }
 
-/// The calls of one round, and those made to second nodes. `Impl`: Client's own.
-template <class Impl>
+/// The calls of one round, and those made to second nodes.
 class MatchHedges {
  public:
-  MatchHedges(Impl& impl, Space space, MatchRounds& rounds, std::span<MatchCall> calls, CallGroup& group,
+  MatchHedges(ClientCore& core, Space space, MatchRounds& rounds, std::span<MatchCall> calls, CallGroup& group,
               TimePoint until)
-      : impl_(impl),
+      : core_(core),
         space_(space),
         rounds_(rounds),
         calls_(calls),
         group_(group),
         until_(until),
-        alarm_(impl.shared->deadlines, group) {
-    const TimePoint now = impl.shared->clock.now();
+        alarm_(core.shared->deadlines, group) {
+    const TimePoint now = core.shared->clock.now();
     late_.reserve(calls.size());
     for (MatchCall& call : calls) {
       call.sent = now;
-      late_.push_back(now + impl.hedger.begin(call.chain.node, Hedger::Kind::kMatch));
+      late_.push_back(now + core.hedger.begin(call.chain.node, Hedger::Kind::kMatch));
     }
     arm();
   }
@@ -359,7 +357,7 @@ class MatchHedges {
  private:
   /// False once all calls have ended.
   bool look() {
-    const TimePoint now = impl_.shared->clock.now();
+    const TimePoint now = core_.shared->clock.now();
     for (std::size_t i = 0; i < calls_.size(); ++i) {
       MatchCall& call = calls_[i];
       if (call.hedge != nullptr) {
@@ -378,11 +376,11 @@ class MatchHedges {
     if (!hedge.has_ended() && call.has_ended() && !call.error()) hedge.cancel();
   }
   void hedge(MatchCall& call, TimePoint now) {
-    const auto second = impl_.second_node(rounds_.map(), call.chain);
-    if (!second || now >= until_ || !impl_.hedger.take(call.chain.node, now)) return;
+    const auto second = core_.second_node(rounds_.map(), call.chain);
+    if (!second || now >= until_ || !core_.hedger.take(call.chain.node, now)) return;
     MatchCall& again = rounds_.add_hedge(call, *second);
     again.sent = now;
-    impl_.start(again, *second, space_, group_, until_);
+    core_.start(again, *second, space_, group_, until_);
     settle(call, again);
   }
   void arm() {
@@ -394,16 +392,16 @@ class MatchHedges {
   }
   /// A call that was given up took at least as long as it lasted.
   void count(const MatchCall& call) {
-    Hedger::Node& node = impl_.hedger.node(call.chain.node);
-    const TimePoint now = impl_.shared->clock.now();
+    Hedger::Node& node = core_.hedger.node(call.chain.node);
+    const TimePoint now = core_.shared->clock.now();
     const bool was_sent = !call.error() || call.error() == Errc::kCancelled || call.error() == asio::error::timed_out;
     if (was_sent) node.match.add((call.error() ? now : call.answered) - call.sent);
     if (call.hedge == nullptr) return;
-    if (!call.hedge->error()) impl_.hedger.answered(call.hedge->block_count > 0, now);
+    if (!call.hedge->error()) core_.hedger.answered(call.hedge->block_count > 0, now);
     node.wins += &call.best() == call.hedge;
   }
 
-  Impl& impl_;
+  ClientCore& core_;
   const Space space_;
   MatchRounds& rounds_;
   const std::span<MatchCall> calls_;
@@ -413,28 +411,28 @@ class MatchHedges {
   LateAlarm alarm_;
 };
 
-/// Asks round after round, to the end. `Impl`: Client's own.
-template <class Impl>
-asio::awaitable<void> run_rounds(Impl& impl, Space space, const MatchOptions& options, std::size_t block_size,
+/// Asks round after round, to the end.
+asio::awaitable<void> run_rounds(ClientCore& core, Space space, const MatchOptions& options, std::size_t block_size,
                                  CallGroup& group, TimePoint until, MatchRounds& rounds) {
   while (rounds.has_next()) {
     const std::span<MatchCall> calls = rounds.begin_next(options, block_size);
     for (MatchCall& call : calls) {
       call.options = &options;
-      impl.start(call, call.chain.node, space, group, until);
+      core.start(call, call.chain.node, space, group, until);
     }
-    if (impl.hedger.is_on() && rounds.map().has_extents() && rounds.map().owner_count() > 1) {
-      MatchHedges hedges(impl, space, rounds, calls, group, until);
+    if (core.hedger.is_on() && rounds.map().has_extents() && rounds.map().owner_count() > 1) {
+      MatchHedges hedges(core, space, rounds, calls, group, until);
       co_await hedges.wait();
     } else {
       co_await wait_all(group);
     }
     rounds.end();
     for (const MatchCall& call : calls) {
-      if (call.node_count > 0 && !call.error()) impl.hear_hot_version(space, call.chain.node, call.hot_version);
+      if (call.node_count > 0 && !call.error()) core.hear_hot_version(space, call.chain.node, call.hot_version);
       if (call.hedge == nullptr) continue;
       const MatchCall& loser = &call.best() == &call ? *call.hedge : call;
-      if (loser.lease != 0) impl.release({loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
+      if (loser.lease != 0)
+        end_lease(*core.shared, {loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
     }
     if (options.control.is_cancelled()) rounds.stop(Errc::kCancelled);  // between rounds a cancel has no call to end
   }
@@ -442,47 +440,11 @@ asio::awaitable<void> run_rounds(Impl& impl, Space space, const MatchOptions& op
 
 }  // namespace
 
-void Client::Impl::LeaseEntry::add(LeasePart part, std::uint64_t lease_us, TimePoint now) {
-  if (part.id == 0) return;
-  const auto granted = std::chrono::microseconds(std::min(lease_us, static_cast<std::uint64_t>(kLeaseMax.count())));
-  until = std::min(until, now + granted);
-  parts.push_back(std::move(part));
-}
-
-/// Bounded in number and time: a scheduler that never releases its leases must not grow this table for ever. Beyond the
-/// limit the oldest is forgotten here; at its nodes it still ends by time.
-Lease Client::Impl::keep_lease(LeaseEntry entry) {
-  KV_ASSERT(!entry.parts.empty());
-  // Leases of one client end in about the order of grant, so it is enough to check the first ones.
-  const TimePoint now = shared->clock.now();
-  while (!leases.empty() && (leases.begin()->second.until < now || leases.size() >= kLeasesMax)) {
-    leases.erase(leases.begin());
-  }
-  leases.emplace(++last_lease, std::move(entry));
-  return Lease{last_lease};
-}
-
-std::vector<Client::Impl::LeasePart> Client::Impl::take_lease(Lease lease) {
-  const auto found = leases.find(static_cast<std::uint64_t>(lease));
-  if (found == leases.end()) return {};
-  auto parts = std::move(found->second.parts);
-  leases.erase(found);
-  return parts;
-}
-
-std::uint64_t Client::Impl::use_lease(const std::vector<LeasePart>& parts, const OwnedChain& chain, Call& call) {
-  const auto part = std::ranges::find_if(
-      parts, [&](const LeasePart& each) { return each.node == chain.node && each.first == chain.first; });
-  if (part == parts.end()) return 0;
-  call.session_wanted = part->session.lock();
-  return part->id;
-}
-
 Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions options) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
-  if (impl.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);
-  const std::size_t block_size = impl.find_space(space)->record.block_size();
+  ClientCore& core = *core_;
+  if (const error_code refused = core.refuses(space, options.deadline, options.control)) co_return refused;
+  if (core.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);
+  const std::size_t block_size = core.find_space(space)->record.block_size();
   const auto is_bad = [&](std::size_t count, std::size_t each) {
     return count > 0 && (count < hashes.size() * each || count > (hashes.size() + 1) * each);
   };
@@ -490,30 +452,30 @@ Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions option
     co_return error_code(Errc::kBadRequest);
   }
   // The owner of the last block need not own the next one, which only part of the tokens would match.
-  std::shared_ptr<const ClusterMap> map = impl.reachable_map();  // a new one may come before the last answer
+  std::shared_ptr<const ClusterMap> map = core.reachable_map();  // a new one may come before the last answer
   if (map->node_count() > 1) options.token_ids = {};
   if (hashes.empty() && options.token_ids.empty()) co_return MatchResult{};
 
-  const VerbInProgress verb(impl.shared, ClientCall::kMatch);
-  const TimePoint until = impl.deadline_after(options.deadline);
-  CallGroup group(impl.shared->executor, options.control);  // outlives the calls, which point to it
+  const VerbInProgress verb(core.shared, ClientCall::kMatch);
+  const TimePoint until = core.deadline_after(options.deadline);
+  CallGroup group(core.shared->executor, options.control);  // outlives the calls, which point to it
   const auto run = [&](MatchRounds& rounds) {
-    return run_rounds(impl, space, options, block_size, group, until, rounds);
+    return run_rounds(core, space, options, block_size, group, until, rounds);
   };
   error_code why;  // why another place was not asked
   const auto has_time = [&] {
     if (options.control.is_cancelled()) why = Errc::kCancelled;
-    if (!why && impl.shared->clock.now() >= until) why = asio::error::timed_out;
+    if (!why && core.shared->clock.now() >= until) why = asio::error::timed_out;
     return !why;
   };
 
-  impl.meet_hot_roots(space);
-  const HotSets::Roots roots = impl.hot_roots(space, hashes);
+  core.meet_hot_roots(space);
+  const HotSets::Roots roots = core.hot_roots(space, hashes);
   const auto first_map = map;
-  const bool is_root = !impl.shared->config.zone.empty() && !hashes.empty() && hashes.size() <= roots.now;
+  const bool is_root = !core.shared->config.zone.empty() && !hashes.empty() && hashes.size() <= roots.now;
   // A chain that lies entirely in its root is on every node.
   const auto from_nearest = [&] {
-    return MatchRounds::FromNode{impl.nearest(*first_map, hashes.back(), first_map->node_count())};
+    return MatchRounds::FromNode{core.nearest(*first_map, hashes.back(), first_map->node_count())};
   };
   MatchRounds first = is_root ? MatchRounds(*first_map, hashes, from_nearest(), /*is_counted=*/true)
                               : MatchRounds(*first_map, hashes, roots.now, /*is_counted=*/true);
@@ -522,7 +484,7 @@ Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions option
 
   // A node was found not to answer: its stand-in may have the blocks.
   std::optional<MatchRounds> again, earlier, root;
-  if (first.why() && best->held() < hashes.size()) map = impl.reachable_map();
+  if (first.why() && best->held() < hashes.size()) map = core.reachable_map();
   if (map != first_map && has_time()) {
     again.emplace(*map, hashes, roots.now, /*is_counted=*/false);
     co_await run(*again);
@@ -539,20 +501,20 @@ Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions option
   // not all clients ask the same node.
   if (best->held() < roots.now && has_time()) {
     const std::size_t asked = *(again ? *again : first).place().node;
-    const MatchRounds::FromNode from{impl.nearest(*map, hashes.back(), asked)};
+    const MatchRounds::FromNode from{core.nearest(*map, hashes.back(), asked)};
     root.emplace(*map, hashes.first(roots.now), from, /*is_counted=*/false);
     co_await run(*root);
     if (root->held() > best->held()) best = &*root;
   }
 
-  if (map->owner_count() > 1) impl.known_chains.matched(hashes, best->known());
+  if (map->owner_count() > 1) core.known_chains.matched(hashes, best->known());
   MatchResult result = best->result();
   const bool is_whole = result.block_count == hashes.size();
   if (!is_whole && !result.why) result.why = why;
-  if (!is_whole && !result.why && impl.is_owner_away(hashes, result.block_count, roots.now)) {
+  if (!is_whole && !result.why && core.is_owner_away(hashes, result.block_count, roots.now)) {
     result.why = Errc::kUnavailable;  // the owner that is away may hold it
   }
-  Impl::LeaseEntry lease;
+  LeaseEntry lease;
   const auto rounds_of = [](const std::optional<MatchRounds>& one) { return one ? &*one : nullptr; };
   const std::array all = {static_cast<const MatchRounds*>(&first), rounds_of(again), rounds_of(earlier),
                           rounds_of(root)};
@@ -560,43 +522,26 @@ Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions option
     if (one == nullptr) continue;
     if (!is_whole && !result.why) result.why = one->why();  // that node may have held it
     for (const MatchCall* call : one->leases()) {
-      Impl::LeasePart part{call->chain.node, call->answered_by, call->lease, call->chain.first};
+      LeasePart part{call->chain.node, call->answered_by, call->lease, call->chain.first};
       if (one == best) {
-        lease.add(std::move(part), call->lease_us, impl.shared->clock.now());
+        lease.add(std::move(part), call->lease_us, core.shared->clock.now());
       } else {
-        impl.release(part);
+        end_lease(*core.shared, part);
       }
     }
   }
-  if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));
-  if (impl.has_hot_roots() && result.block_count > 0) {
-    impl.hot_sets.found(static_cast<std::uint32_t>(space), hashes[result.block_count - 1], best->place());
+  if (!lease.parts.empty()) result.lease = core.leases.keep(std::move(lease), core.shared->clock.now());
+  if (core.has_hot_roots() && result.block_count > 0) {
+    core.hot_sets.found(static_cast<std::uint32_t>(space), hashes[result.block_count - 1], best->place());
   }
-  impl.shared->metrics.matched(result.block_count - result.disk_block_count, result.disk_block_count,
+  core.shared->metrics.matched(result.block_count - result.disk_block_count, result.disk_block_count,
                                hashes.size() - result.block_count, block_size);
   verb.done(result.why);
   co_return result;
 }
 
-/// Does not wait for an answer. If the request is lost with its session, the lease has ended with the session; if the
-/// session is full, the lease ends by time.
-void Client::Impl::release(const LeasePart& part) {
-  const auto session = part.session.lock();
-  if (!session) return;
-  auto& builder = shared->new_request();
-  builder.Finish(wire::CreateReleaseRequest(builder, part.id));
-  session->send_and_forget(FrameType::kRelease, builder);
-}
-
-void Client::Impl::release_unasked(const std::vector<LeasePart>& lease, std::span<const OwnedChain> asked) {
-  for (const LeasePart& part : lease) {
-    const auto is_for = [&](const OwnedChain& chain) { return chain.node == part.node && chain.first == part.first; };
-    if (std::ranges::none_of(asked, is_for)) release(part);
-  }
-}
-
 void Client::release(Lease lease) {
-  for (const Impl::LeasePart& part : impl_->take_lease(lease)) impl_->release(part);
+  for (const LeasePart& part : core_->leases.take(lease)) end_lease(*core_->shared, part);
 }
 
 }  // namespace kv

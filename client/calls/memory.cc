@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "client/client.h"
 #include "client/core/client_core.h"
 
 namespace kv {
@@ -31,31 +32,31 @@ class Pause {
 
 }  // namespace
 
-Result<std::span<std::byte>> Client::allocate(std::size_t bytes) { return impl_->shared->memory.allocate(bytes); }
+Result<std::span<std::byte>> Client::allocate(std::size_t bytes) { return core_->shared->memory.allocate(bytes); }
 
-Result<void> Client::reserve_memory(std::size_t bytes) { return impl_->shared->memory.reserve(bytes); }
+Result<void> Client::reserve_memory(std::size_t bytes) { return core_->shared->memory.reserve(bytes); }
 
 Result<std::span<std::byte>> Client::adopt_memory(std::size_t reserved_bytes,
                                                   Result<std::unique_ptr<SharedMemory>> memory) {
-  return impl_->shared->memory.adopt(reserved_bytes, std::move(memory));
+  return core_->shared->memory.adopt(reserved_bytes, std::move(memory));
 }
 
 Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::microseconds deadline, CallControl control) {
-  Impl& impl = *impl_;
-  const std::shared_ptr<ClientShared> shared = impl.shared;
+  ClientCore& core = *core_;
+  const std::shared_ptr<ClientShared> shared = core.shared;
   const auto region = shared->memory.find(memory);
   if (!region || memory.empty() || deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
   if (region->is_leaving) co_return error_code(Errc::kQuarantined);
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
-  const TimePoint until = impl.deadline_after(deadline);
+  const TimePoint until = core.deadline_after(deadline);
   // Registering and connecting send no notification, so check from time to time.
   Pause pause(*shared);
   NodeLink::LendState all;
   while (true) {
     all = {};
-    for (const std::size_t node : impl.members) {
-      const NodeLink::LendState state = impl.links[node]->lend(region);
+    for (const std::size_t node : core.members) {
+      const NodeLink::LendState state = core.links[node]->lend(region);
       all.lent += state.lent;
       all.pending += state.pending;
     }
@@ -73,12 +74,12 @@ Result<void> Client::free_memory(std::span<std::byte> memory) {
 }
 
 Result<std::shared_ptr<const void>> Client::release_memory(std::span<std::byte> memory) {
-  const auto region = impl_->shared->memory.free(memory);
+  const auto region = core_->shared->memory.free(memory);
   if (!region) return region.error();
   KV_ASSERT((*region)->call_count == 0);
-  for (const auto& link : impl_->links)
+  for (const auto& link : core_->links)
     link->take_back(**region);  // before the devices let go: nodes must stop using it first
-  impl_->shared->verbs.forget(**region);
+  core_->shared->verbs.forget(**region);
   return std::shared_ptr<const void>(*region);
 }
 
@@ -88,7 +89,7 @@ Result<void> Client::add_device_memory(DeviceMemory memory) {
     dmabuf = Descriptor(::fcntl(memory.dmabuf_fd, F_DUPFD_CLOEXEC, 0));
     if (!dmabuf) return error_code(errno, boost::system::system_category());
   }
-  return impl_->shared->memory.add_device(memory.bytes, std::move(dmabuf), memory.dmabuf_offset);
+  return core_->shared->memory.add_device(memory.bytes, std::move(dmabuf), memory.dmabuf_offset);
 }
 
 /// The order makes the memory safe to free: new calls are refused (begin_removal), nodes stop using it (take_back),
@@ -96,8 +97,8 @@ Result<void> Client::add_device_memory(DeviceMemory memory) {
 /// progress, and the next call continues to wait for it.
 Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline,
                                          CallControl control) {
-  Impl& impl = *impl_;
-  const std::shared_ptr<ClientShared> shared = impl.shared;
+  ClientCore& core = *core_;
+  const std::shared_ptr<ClientShared> shared = core.shared;
   if (deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
   const auto found = shared->memory.find(memory);
   const bool is_new = found && !found->is_leaving;
@@ -105,9 +106,9 @@ Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chron
   if (!begun) co_return begun.error();
   const std::shared_ptr<LentMemory::Region> region = *begun;
   const VerbInProgress verb(shared);
-  const TimePoint until = impl.deadline_after(deadline);
+  const TimePoint until = core.deadline_after(deadline);
   if (is_new) {  // else an earlier call began it, and timed out
-    for (const auto& link : impl.links) link->take_back(*region);
+    for (const auto& link : core.links) link->take_back(*region);
     shared->verbs.forget(*region, [region] { LentMemory::set_gone(*region); });
   }
   Pause pause(*shared);
@@ -120,13 +121,13 @@ Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chron
   co_return Result<void>();
 }
 
-const NumaPlace& Client::numa_place() const { return impl_->shared->numa_place; }
+const NumaPlace& Client::numa_place() const { return core_->shared->numa_place; }
 
 NumaStatus Client::numa() const {
   constexpr std::size_t kPagesLookedAt = 512;
   NumaStatus status{.place = numa_place(), .misplaced_ratio = std::nullopt};
   if (status.place.choice.memory.empty()) return status;
-  const auto regions = impl_->shared->memory.made();
+  const auto regions = core_->shared->memory.made();
   std::size_t bytes = 0;
   for (const auto& each : regions) bytes += each.size();
   NumaLook look{.node_count = status.place.node_count, .chosen = status.place.choice.memory, .spread = NumaSpread()};
@@ -142,7 +143,7 @@ NumaStatus Client::numa() const {
 }
 
 bool Client::is_quarantined(std::span<const std::byte> memory) const {
-  return impl_->shared->memory.is_quarantined(memory);
+  return core_->shared->memory.is_quarantined(memory);
 }
 
 }  // namespace kv

@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "client/calls/batch_put.h"
+#include "client/client.h"
 
 namespace kv {
 namespace {
@@ -197,10 +198,10 @@ error_code check_blocks(const PutPlan& plan, const LentMemory& memory, std::size
 }  // namespace
 
 Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options) {
-  Impl& impl = *impl_;
-  const std::shared_ptr<ClientShared> shared = impl.shared;
-  if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
-  const ClientShared::SpaceInfo& info = *impl.find_space(space);
+  ClientCore& core = *core_;
+  const std::shared_ptr<ClientShared> shared = core.shared;
+  if (const error_code refused = core.refuses(space, options.deadline, options.control)) co_return refused;
+  const ClientShared::SpaceInfo& info = *core.find_space(space);
   if (info.record.is_set()) co_return error_code(Errc::kUnsupported);
   PutPlan plan;
   plan.blocks = blocks;
@@ -212,7 +213,7 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
   plan.block_size = info.record.block_size();
   plan.idle = std::max(options.idle, 0us);
   plan.reuse = options.reuse;
-  plan.until = impl.deadline_after(options.deadline);
+  plan.until = core.deadline_after(options.deadline);
   if (const error_code bad = check_blocks(plan, shared->memory, hashes.size())) co_return bad;
   if (hashes.empty()) co_return PutResult{};
   const auto region = find_region(shared->memory, blocks);
@@ -223,12 +224,12 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
   // Offer each owner its part, all at once. Objects that calls point to are declared first, and so outlive them.
   const VerbInProgress verb(shared, ClientCall::kPut);
   const RegionUse region_use(region);
-  const auto map = impl.reachable_map();
-  const std::size_t hot_blocks = options.hot_blocks ? *options.hot_blocks : impl.hot_roots(space, hashes).now;
+  const auto map = core.reachable_map();
+  const std::size_t hot_blocks = options.hot_blocks ? *options.hot_blocks : core.hot_roots(space, hashes).now;
   const std::vector<OwnedChain> chains = split_chain(*map, hashes, hot_blocks);
   plan.has_others = map->owner_count() > 1;
-  if (chains.size() > 1 && plan.has_others) plan.known = impl.known_chains.of(hashes);
-  impl.hot_sets.forget(hashes.back());  // from now on it is at its present place
+  if (chains.size() > 1 && plan.has_others) plan.known = core.known_chains.of(hashes);
+  core.hot_sets.forget(hashes.back());  // from now on it is at its present place
   CallGroup group(shared->executor, options.control);
   std::vector<PutCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -237,7 +238,7 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
     call.chain = &chains[i];
     call.region = region;
     call.data_bytes = chains[i].hashes.size() * plan.block_bytes;
-    impl.start(call, chains[i].node, space, group, plan.until);
+    core.start(call, chains[i].node, space, group, plan.until);
   }
 
   // The offers leave first; the first checksums are computed meanwhile.

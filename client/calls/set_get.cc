@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "client/calls/staged_calls.h"
+#include "client/client.h"
 #include "client/core/client_core.h"
 
 namespace kv {
@@ -241,10 +242,10 @@ void give_up_parts(SetGetResult& result, std::span<const std::uint32_t> group_co
 }  // namespace
 
 Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options) {
-  Impl& impl = *impl_;
-  const std::shared_ptr<ClientShared> shared = impl.shared;
-  if (const error_code refused = impl.refuses(set, options.deadline, options.control)) co_return refused;
-  const ClientShared::SpaceInfo& info = *impl.find_space(set);
+  ClientCore& core = *core_;
+  const std::shared_ptr<ClientShared> shared = core.shared;
+  if (const error_code refused = core.refuses(set, options.deadline, options.control)) co_return refused;
+  const ClientShared::SpaceInfo& info = *core.find_space(set);
   if (!info.record.is_set()) co_return error_code(Errc::kUnsupported);
   if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
   if (!check_groups(hashes, options.group_counts).empty()) co_return error_code(Errc::kBadRequest);
@@ -262,18 +263,18 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
   plan.block_bytes_max = info.record.block_bytes();
   plan.verify = shared->config.verify;
   plan.memory_only = options.memory_only;
-  plan.until = impl.deadline_after(options.deadline);
+  plan.until = core.deadline_after(options.deadline);
 
   // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
   const VerbInProgress verb(shared, ClientCall::kSetGet);
   const RegionUse region_use(region);
-  const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
-  const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
-  impl.release_unasked(leases, parts);
+  const auto leases = options.lease == Lease{} ? std::vector<LeasePart>() : core.leases.take(options.lease);
+  const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);
+  release_unasked(*core.shared, leases, parts);
   // With a lease, one call per node, because the node ends the lease with the get that names it.
   std::vector<StagedPart> cut = cut_for_staging(
       shared->staging, parts,
-      [&](std::size_t node) { return !region && leases.empty() && impl.links[node]->is_on_this_host(); },
+      [&](std::size_t node) { return !region && leases.empty() && core.links[node]->is_on_this_host(); },
       [&](std::size_t position) { return std::min(blocks[position].size(), plan.block_bytes_max); });
   CallGroup group(shared->executor, options.control);
   std::vector<SetGetCall> calls(cut.size());
@@ -284,10 +285,10 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
     call.region = region;
     call.staged = std::move(cut[i].staged);
     for (std::size_t k = 0; k < call.part->hashes.size(); ++k) call.data_bytes += blocks[call.part->position(k)].size();
-    call.lease = Impl::use_lease(leases, *call.part, call);
+    call.lease = use_lease(leases, *call.part, call);
   }
   StagedStart start(*shared, group, plan.until, calls,
-                    [&](SetGetCall& call) { impl.start(call, call.part->node, set, group, plan.until); });
+                    [&](SetGetCall& call) { core.start(call, call.part->node, set, group, plan.until); });
   while (group.event.reset(), start.go_on()) co_await group.event.wait();
 
   for (std::size_t number = 0; number < calls.size(); ++number) {

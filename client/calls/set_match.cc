@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/client.h"
 #include "client/core/client_core.h"
 
 namespace kv {
@@ -103,9 +104,9 @@ class SetMatchCall final : public Call {
 }  // namespace
 
 Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, SetMatchOptions options) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(set, options.deadline, options.control)) co_return refused;
-  const NamespaceRecord& record = impl.find_space(set)->record;
+  ClientCore& core = *core_;
+  if (const error_code refused = core.refuses(set, options.deadline, options.control)) co_return refused;
+  const NamespaceRecord& record = core.find_space(set)->record;
   if (!record.is_set()) co_return error_code(Errc::kUnsupported);
   if (!check_groups(hashes, options.group_counts).empty()) co_return error_code(Errc::kBadRequest);
   SetMatchResult result;
@@ -113,20 +114,20 @@ Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, SetMatchOption
   result.block_bytes.resize(hashes.size(), 0);
   if (hashes.empty()) co_return result;
 
-  const VerbInProgress verb(impl.shared, ClientCall::kSetMatch);
-  const TimePoint until = impl.deadline_after(options.deadline);
-  CallGroup group(impl.shared->executor, options.control);
-  const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
+  const VerbInProgress verb(core.shared, ClientCall::kSetMatch);
+  const TimePoint until = core.deadline_after(options.deadline);
+  CallGroup group(core.shared->executor, options.control);
+  const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);
   std::vector<SetMatchCall> calls(parts.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].part = &parts[i];
     calls[i].options = &options;
     calls[i].block_bytes_max = record.block_bytes();
-    impl.start(calls[i], parts[i].node, set, group, until);
+    core.start(calls[i], parts[i].node, set, group, until);
   }
   co_await wait_all(group);
 
-  Impl::LeaseEntry lease;
+  LeaseEntry lease;
   for (const SetMatchCall& call : calls) {
     // The first reason of any node: it explains names that the bitmap may wrongly report as not held.
     if (!result.why) result.why = call.reason();
@@ -143,10 +144,10 @@ Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, SetMatchOption
     // Nodes read at the same time, so the slowest one counts.
     result.disk_time = std::max(result.disk_time, time);
     // Only its own session can use or end a lease.
-    lease.add({call.part->node, call.answered_by, call.lease, /*first=*/0}, call.lease_us, impl.shared->clock.now());
+    lease.add({call.part->node, call.answered_by, call.lease, /*first=*/0}, call.lease_us, core.shared->clock.now());
   }
-  if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));
-  impl.shared->metrics.matched(result.held_count - result.disk_count, result.disk_count,
+  if (!lease.parts.empty()) result.lease = core.leases.keep(std::move(lease), core.shared->clock.now());
+  core.shared->metrics.matched(result.held_count - result.disk_count, result.disk_count,
                                hashes.size() - result.held_count, /*block_size=*/0);
   verb.done(result.why);
   co_return result;

@@ -7,6 +7,7 @@
 #include "base/checksum.h"
 #include "client/calls/batch_put.h"
 #include "client/calls/staged_calls.h"
+#include "client/client.h"
 
 namespace kv {
 namespace {
@@ -158,10 +159,10 @@ bool SetPutCall::has_part_of_group(std::span<const SetPutBlock> results) const {
 }  // namespace
 
 Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options) {
-  Impl& impl = *impl_;
-  const std::shared_ptr<ClientShared> shared = impl.shared;
-  if (const error_code refused = impl.refuses(set, options.deadline, options.control)) co_return refused;
-  const ClientShared::SpaceInfo& info = *impl.find_space(set);
+  ClientCore& core = *core_;
+  const std::shared_ptr<ClientShared> shared = core.shared;
+  if (const error_code refused = core.refuses(set, options.deadline, options.control)) co_return refused;
+  const ClientShared::SpaceInfo& info = *core.find_space(set);
   if (!info.record.is_set()) co_return error_code(Errc::kUnsupported);
   if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
   if (!check_groups(hashes, options.group_counts).empty()) co_return error_code(Errc::kBadRequest);
@@ -178,15 +179,15 @@ Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks block
   SetPutPlan plan;
   plan.blocks = blocks;
   plan.space_id = info.id;
-  plan.until = impl.deadline_after(options.deadline);
+  plan.until = core.deadline_after(options.deadline);
   plan.reuse = options.reuse;
 
   // Offer each owner its part, all at once. Objects that calls point to are declared first, and so outlive them.
   const VerbInProgress verb(shared, ClientCall::kSetPut);
   const RegionUse region_use(region);
-  const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
+  const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);
   std::vector<StagedPart> cut = cut_for_staging(
-      shared->staging, parts, [&](std::size_t node) { return !region && impl.links[node]->is_on_this_host(); },
+      shared->staging, parts, [&](std::size_t node) { return !region && core.links[node]->is_on_this_host(); },
       [&](std::size_t position) { return blocks[position].size(); });
   CallGroup group(shared->executor, options.control);
   std::vector<SetPutCall> calls(cut.size());
@@ -199,7 +200,7 @@ Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks block
     for (std::size_t k = 0; k < call.part->hashes.size(); ++k) call.data_bytes += blocks[call.part->position(k)].size();
   }
   StagedStart start(*shared, group, plan.until, calls,
-                    [&](SetPutCall& call) { impl.start(call, call.part->node, set, group, plan.until); });
+                    [&](SetPutCall& call) { core.start(call, call.part->node, set, group, plan.until); });
   co_await send_batches(shared->executor, calls, group, [&start] { return start.go_on(); });
 
   for (std::size_t number = 0; number < calls.size(); ++number) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "client/client.h"
 #include "client/core/client_core.h"
 #include "client/types/miss_report.h"
 
@@ -93,20 +94,20 @@ class WhyCall final : public Call {
 }  // namespace
 
 Async<MissReport> Client::why(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
+  ClientCore& core = *core_;
+  if (const error_code refused = core.refuses(space, deadline, control)) co_return refused;
   if (hashes.empty()) co_return error_code(Errc::kBadRequest);
-  const std::shared_ptr<const ClusterMap> map = impl.reachable_map();
-  const bool is_set = impl.find_space(space)->record.is_set();
-  const std::size_t hot_blocks = is_set ? 0 : impl.hot_roots(space, hashes).now;
-  const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor, control);
-  std::vector<OwnedChain> chains = is_set ? impl.split(space, hashes) : split_chain(*map, hashes, hot_blocks);
+  const std::shared_ptr<const ClusterMap> map = core.reachable_map();
+  const bool is_set = core.find_space(space)->record.is_set();
+  const std::size_t hot_blocks = is_set ? 0 : core.hot_roots(space, hashes).now;
+  const VerbInProgress verb(core.shared);
+  CallGroup group(core.shared->executor, control);
+  std::vector<OwnedChain> chains = is_set ? core.split(space, hashes) : split_chain(*map, hashes, hot_blocks);
   std::vector<WhyCall> calls(chains.size());
-  const TimePoint until = impl.deadline_after(deadline);
+  const TimePoint until = core.deadline_after(deadline);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].chain = std::move(chains[i]);
-    impl.start(calls[i], calls[i].chain.node, space, group, until);
+    core.start(calls[i], calls[i].chain.node, space, group, until);
   }
   co_await wait_all(group);
 
@@ -121,10 +122,10 @@ Async<MissReport> Client::why(Space space, Hashes hashes, std::chrono::microseco
   MissReport report;
   if (at_gap != nullptr) {
     report = at_gap->report;
-    report.node = impl.links[at_gap->chain.node]->config().name;
+    report.node = core.links[at_gap->chain.node]->config().name;
     report.why = at_gap->error();
     if (!report.why && at_gap->block_count == at_gap->asked) report.why = Errc::kTooLarge;
-    if (!report.why && !is_set && impl.is_owner_away(hashes, gap, hot_blocks)) report.why = Errc::kUnavailable;
+    if (!report.why && !is_set && core.is_owner_away(hashes, gap, hot_blocks)) report.why = Errc::kUnavailable;
   }
   report.is_whole = at_gap == nullptr;
   report.block_count = gap;

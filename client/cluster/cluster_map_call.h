@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "client/client.h"
 #include "client/link/call.h"
+#include "client/types/node_status.h"
 
 namespace kv {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "client/client.h"
+#include "client/types/node_status.h"
 
 namespace kv {
 

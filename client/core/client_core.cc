@@ -62,102 +62,13 @@ std::shared_ptr<const ClusterMap> make_map(const ClientConfig& config) {
   return std::make_shared<const ClusterMap>(nodes, config.extent_blocks);
 }
 
-/// Positions and hashes by node, in order of arrival.
-class Parts {
- public:
-  explicit Parts(std::size_t node_count) : parts_(node_count) {}
-
-  void add(std::size_t node, std::size_t position, Hashes hashes) {
-    OwnedChain& part = parts_[node];
-    KV_ASSERT(part.own_positions.empty() || part.own_positions.back() < position);  // in the order of the chain
-    part.own_hashes.insert(part.own_hashes.end(), hashes.begin(), hashes.end());
-    for (std::size_t i = 0; i < hashes.size(); ++i)
-      part.own_positions.push_back(static_cast<std::uint32_t>(position + i));
-  }
-  void add_group(std::size_t node, std::size_t position, Hashes names) {
-    add(node, position, names);
-    parts_[node].own_group_counts.push_back(static_cast<std::uint32_t>(names.size()));
-  }
-  /// The non-empty ones, in node order.
-  std::vector<OwnedChain> take() {
-    std::vector<OwnedChain> owned;
-    owned.reserve(parts_.size());
-    for (std::size_t node = 0; node < parts_.size(); ++node) {
-      if (parts_[node].own_hashes.empty()) continue;
-      OwnedChain& part = owned.emplace_back(std::move(parts_[node]));
-      part.node = node;
-      part.hashes = part.own_hashes;
-      part.positions = part.own_positions;
-      part.group_counts = part.own_group_counts;
-    }
-    return owned;
-  }
-
- private:
-  std::vector<OwnedChain> parts_;
-};
-
 }  // namespace
 
-/// With one node and no extents, the common case, the chain is borrowed without copying or allocating.
-std::vector<OwnedChain> split_chain(const ClusterMap& map, Hashes chain, std::size_t hot_blocks) {
-  std::vector<OwnedChain> owned;
-  if (map.node_count() == 1 && !map.has_extents()) {
-    owned.emplace_back().hashes = chain;
-    return owned;
-  }
-  std::vector<OwnedChain> parts = split_extents(map, chain, map.extents(chain, hot_blocks));
-  if (map.has_extents() && !parts.empty()) {
-    parts.front().anchor = std::min(hot_blocks, parts.front().hashes.size() - 1);
-  }
-  return parts;
-}
-
-std::vector<OwnedChain> split_extents(const ClusterMap& map, Hashes chain,
-                                      std::span<const ClusterMap::Extent> extents) {
-  std::vector<OwnedChain> owned;
-  Parts parts(map.has_extents() ? 0 : map.node_count());
-  for (const ClusterMap::Extent& extent : extents) {
-    KV_ASSERT(extent.begin < extent.end && extent.end <= chain.size());
-    const auto hashes = chain.subspan(extent.begin, extent.end - extent.begin);
-    if (!map.has_extents()) {
-      parts.add(extent.node, extent.begin, hashes);
-      continue;
-    }
-    OwnedChain& part = owned.emplace_back();
-    part.node = extent.node;
-    part.hashes = hashes;
-    part.first = extent.begin;
-  }
-  return map.has_extents() ? std::move(owned) : parts.take();
-}
-
-std::vector<OwnedChain> split_set(const ClusterMap& map, Hashes blocks, std::span<const std::uint32_t> group_counts) {
-  KV_ASSERT(are_groups_of(group_counts, blocks.size()));
-  std::vector<OwnedChain> owned;
-  if (map.node_count() == 1) {
-    owned.emplace_back().hashes = blocks;
-    owned.back().group_counts = group_counts;
-    return owned;
-  }
-  Parts parts(map.node_count());
-  for_each_group(group_counts, blocks.size(), [&](std::size_t first, std::size_t count) {
-    const std::size_t owner = map.owner(blocks[first]);
-    if (group_counts.empty()) {
-      parts.add(owner, first, blocks.subspan(first, count));
-    } else {
-      parts.add_group(owner, first, blocks.subspan(first, count));
-    }
-  });
-  return parts.take();
-}
-
-Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
-                   verbs::Provider* verbs)
+ClientCore::ClientCore(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
+                       verbs::Provider* verbs)
     : shared(std::make_shared<ClientShared>(std::move(executor), checked(std::move(config)), network, clock, verbs)),
       map(make_map(shared->config)),
       map_event(shared->executor),
-      idle_gets(make_idle_gets()),
       hot_sets(map->node_count()),
       hedger(shared->config.hedge_share, shared->config.hedge_after_min, shared->config.hedge_after_max) {
   if (shared->config.follow_cluster) {
@@ -172,25 +83,25 @@ Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network&
 }
 
 /// Calls end while the network and the clock still exist. Session coroutines may outlive this, and hold `shared`.
-Client::Impl::~Impl() {
+ClientCore::~ClientCore() {
   shared->on_map_epoch = nullptr;
   shared->on_node_failure = nullptr;
   for (const auto& link : links) link->close();
   shared->deadlines.close();  // from here on the network and the clock are unused, and may go
 }
 
-const ClientShared::SpaceInfo* Client::Impl::find_space(Space space) const {
+const ClientShared::SpaceInfo* ClientCore::find_space(Space space) const {
   const auto index = static_cast<std::size_t>(space);
   return index < shared->spaces.size() ? shared->spaces[index].get() : nullptr;
 }
 
-std::vector<OwnedChain> Client::Impl::split(Space space, Hashes hashes) const {
+std::vector<OwnedChain> ClientCore::split(Space space, Hashes hashes) const {
   if (find_space(space)->record.is_set()) return split_set(*map, hashes);
   return split_chain(*map, hashes, hot_roots(space, hashes).now);
 }
 
 /// For a chain within its root: the node that had it, or else all clients would get the root from one node.
-std::vector<OwnedChain> Client::Impl::split_found(Space space, Hashes hashes) {
+std::vector<OwnedChain> ClientCore::split_found(Space space, Hashes hashes) {
   if (!has_hot_roots()) return split_chain(*map, hashes);
   const auto place = hot_sets.place_of(static_cast<std::uint32_t>(space), hashes, shared->clock.now());
   if (!place.node || hashes.size() > place.hot_blocks) return split_chain(*reachable_map(), hashes, place.hot_blocks);
@@ -207,7 +118,7 @@ std::vector<OwnedChain> Client::Impl::split_found(Space space, Hashes hashes) {
 /// A hot root lies on every node with an extent behind it, at the chain's beginning. It may have been hot before this
 /// client came, or for other clients: so every node is asked both for a possible beginning of the chain, and for its
 /// later extents as cut under the known roots.
-std::vector<OwnedChain> Client::Impl::split_copies(Space space, Hashes hashes) const {
+std::vector<OwnedChain> ClientCore::split_copies(Space space, Hashes hashes) const {
   if (!has_hot_roots()) return split(space, hashes);
   std::vector<OwnedChain> copies(members.size());
   for (std::size_t i = 0; i < copies.size(); ++i) {
@@ -230,7 +141,7 @@ std::vector<OwnedChain> Client::Impl::split_copies(Space space, Hashes hashes) c
   return copies;
 }
 
-std::shared_ptr<const ClusterMap> Client::Impl::reachable_map() {
+std::shared_ptr<const ClusterMap> ClientCore::reachable_map() {
   if (shared->away_count == 0 || !has_hot_roots() || !shared->config.stand_ins) return map;
   std::vector<std::size_t> away;
   for (const std::size_t node : members) {
@@ -245,14 +156,14 @@ std::shared_ptr<const ClusterMap> Client::Impl::reachable_map() {
   return reachable.rest;
 }
 
-std::optional<std::size_t> Client::Impl::second_node(const ClusterMap& on, const OwnedChain& chain) const {
+std::optional<std::size_t> ClientCore::second_node(const ClusterMap& on, const OwnedChain& chain) const {
   KV_ASSERT(chain.anchor < chain.hashes.size());
   const std::size_t second = on.owner(chain.hashes[chain.anchor], chain.node);
   if (second == chain.node || links[second]->is_away()) return std::nullopt;
   return second;
 }
 
-std::size_t Client::Impl::nearest(const ClusterMap& on, const BlockHash& block, std::size_t except) {
+std::size_t ClientCore::nearest(const ClusterMap& on, const BlockHash& block, std::size_t except) {
   const std::string& zone = shared->config.zone;
   std::vector<std::size_t> others;  // farther away
   for (std::size_t i = 0; i < members.size() && !zone.empty() && i < cluster.nodes.size(); ++i) {
@@ -268,7 +179,7 @@ std::size_t Client::Impl::nearest(const ClusterMap& on, const BlockHash& block, 
   return is_far_sooner && other != except ? other : first;
 }
 
-bool Client::Impl::is_owner_away(Hashes chain, std::size_t position, std::size_t hot_blocks) const {
+bool ClientCore::is_owner_away(Hashes chain, std::size_t position, std::size_t hot_blocks) const {
   KV_ASSERT(position < chain.size());
   if (shared->away_count == 0 || !has_hot_roots()) return false;
   const auto extents = map->extents(chain, hot_blocks);
@@ -276,23 +187,23 @@ bool Client::Impl::is_owner_away(Hashes chain, std::size_t position, std::size_t
   return links[extent->node]->is_away();
 }
 
-HotSets::Roots Client::Impl::hot_roots(Space space, Hashes chain) const {
+HotSets::Roots ClientCore::hot_roots(Space space, Hashes chain) const {
   if (!has_hot_roots()) return {};
   return hot_sets.roots(static_cast<std::uint32_t>(space), chain, shared->clock.now());
 }
 
-void Client::Impl::hear_hot_version(Space space, std::size_t node, std::uint64_t version) {
+void ClientCore::hear_hot_version(Space space, std::size_t node, std::uint64_t version) {
   if (hot_sets.hear(static_cast<std::uint32_t>(space), node, version, shared->clock.now())) {
     ask_hot_roots(space, node, /*at_once=*/true);
   }
 }
 
-void Client::Impl::meet_hot_roots(Space space) {
+void ClientCore::meet_hot_roots(Space space) {
   if (!has_hot_roots() || !hot_sets.meet(static_cast<std::uint32_t>(space))) return;
   for (const std::size_t node : members) ask_hot_roots(space, node, /*at_once=*/false);
 }
 
-void Client::Impl::ask_hot_roots(Space space, std::size_t node, bool at_once) {
+void ClientCore::ask_hot_roots(Space space, std::size_t node, bool at_once) {
   HotRootsCall& call = *hot_calls[node];
   if (!call.has_ended()) return;  // the next answer asks again
   call.space = static_cast<std::uint32_t>(space);
@@ -300,25 +211,16 @@ void Client::Impl::ask_hot_roots(Space space, std::size_t node, bool at_once) {
   links[node]->start(call, shared->clock.now() + HotRootsCall::kDeadline);
 }
 
-error_code Client::Impl::refuses(Space space, std::chrono::microseconds deadline, const CallControl& control) const {
+error_code ClientCore::refuses(Space space, std::chrono::microseconds deadline, const CallControl& control) const {
   return find_space(space) == nullptr ? make_error_code(Errc::kBadRequest) : refuses(deadline, control);
 }
 
-error_code Client::Impl::refuses(std::chrono::microseconds deadline, const CallControl& control) const {
+error_code ClientCore::refuses(std::chrono::microseconds deadline, const CallControl& control) const {
   if (deadline > kDeadlineMax) return Errc::kBadRequest;
   if (control.is_cancelled()) return Errc::kCancelled;
   if (shared->call_count < shared->config.calls_max) return {};
   shared->metrics.refused();
   return Errc::kBusy;
-}
-
-/// The event is reset before each wait and the count checked after it: a call that ends in between sets the event
-/// again, so every end is seen.
-asio::awaitable<void> wait_all(CallGroup& group) {
-  while (!group.running.empty()) {
-    group.event.reset();
-    co_await group.event.wait();
-  }
 }
 
 }  // namespace kv

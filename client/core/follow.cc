@@ -37,7 +37,7 @@ const std::string& id_of(const NodeLink& link) {
 
 /// A node has a later map, or it is time to check for one. Called in the middle of a link's work, where calls must not
 /// be started or links replaced: that is posted.
-void Client::Impl::follow(const NodeLink& node, std::uint64_t epoch) {
+void ClientCore::follow(const NodeLink& node, std::uint64_t epoch) {
   if (is_map_asked) return;  // the next answer asks again
   const TimePoint now = shared->clock.now();
   const auto link = std::ranges::find(links, &node, [](const auto& each) { return each.get(); });
@@ -52,7 +52,7 @@ void Client::Impl::follow(const NodeLink& node, std::uint64_t epoch) {
 }
 
 /// The nodes to ask for a map: the client's own list, which no map removes, and the members.
-std::vector<MapVotes::Voter> Client::Impl::map_voters() const {
+std::vector<MapVotes::Voter> ClientCore::map_voters() const {
   std::vector<MapVotes::Voter> voters;
   const auto add = [&](std::size_t number, bool is_own) {
     voters.push_back({number, id_of(*links[number]), is_own, links[number]->is_away() || links[number]->is_down()});
@@ -65,7 +65,7 @@ std::vector<MapVotes::Voter> Client::Impl::map_voters() const {
   return voters;
 }
 
-void Client::Impl::begin_round(std::size_t number, bool is_awaited) {
+void ClientCore::begin_round(std::size_t number, bool is_awaited) {
   is_map_asked = true;
   is_map_awaited = is_awaited;
   round_began = shared->clock.now();
@@ -75,7 +75,7 @@ void Client::Impl::begin_round(std::size_t number, bool is_awaited) {
   });
 }
 
-void Client::Impl::ask_for_map(std::size_t number) {
+void ClientCore::ask_for_map(std::size_t number) {
   ++round_count;
   map_call.done = [this, number] {
     asio::post(shared->executor, [this, number, alive = std::weak_ptr<int>(life)] {
@@ -86,7 +86,7 @@ void Client::Impl::ask_for_map(std::size_t number) {
 }
 
 /// Counts one more vote: enough for another map, or a reason to ask one more node, or unchanged.
-void Client::Impl::hear_map(std::size_t number) {
+void ClientCore::hear_map(std::size_t number) {
   constexpr std::size_t kAskedMax = 5;
   constexpr Duration kLook = 5s, kSoon = 1s, kPause = 250ms;
   const TimePoint now = shared->clock.now();
@@ -115,7 +115,7 @@ void Client::Impl::hear_map(std::size_t number) {
 }
 
 /// Returns at once unless a map is awaited.
-asio::awaitable<void> Client::Impl::wait_for_map(TimePoint until) {
+asio::awaitable<void> ClientCore::wait_for_map(TimePoint until) {
   if (!is_map_awaited) co_return;
   const auto alarm = shared->clock.make_alarm(shared->executor);
   alarm->arm(until, [this] { map_event.set(); });
@@ -127,7 +127,7 @@ asio::awaitable<void> Client::Impl::wait_for_map(TimePoint until) {
 
 /// A node did not answer: others may know that it has left. Asks members and own-list nodes in turn, so that a client
 /// whose nodes have all moved finds the cluster again through its list.
-void Client::Impl::node_failed() {
+void ClientCore::node_failed() {
   constexpr Duration kPause = 1s;
   const TimePoint now = shared->clock.now();
   if (shared->map_epoch == 0 || now < next_question || is_map_asked) return;
@@ -138,7 +138,7 @@ void Client::Impl::node_failed() {
 }
 
 /// Without a map in force, the client uses its own list, as at first.
-void Client::Impl::adopt_list() {
+void ClientCore::adopt_list() {
   const TimePoint now = shared->clock.now();
   const std::size_t own_count = shared->config.nodes.size();
   for (const std::size_t node : members) {
@@ -163,7 +163,7 @@ void Client::Impl::adopt_list() {
 }
 
 /// Nodes that stay keep their numbers, and with them their connections, hot root reports and leases.
-void Client::Impl::adopt(ClusterStatus status) {
+void ClientCore::adopt(ClusterStatus status) {
   std::unordered_map<std::string_view, std::vector<std::size_t>> numbers_by_id;
   for (std::size_t node = 0; node < links.size(); ++node) numbers_by_id[id_of(*links[node])].push_back(node);
   std::vector<std::size_t> numbers(status.nodes.size(), links.size());
@@ -207,7 +207,7 @@ void Client::Impl::adopt(ClusterStatus status) {
   cluster = std::move(status);
 }
 
-void Client::Impl::set_link(std::size_t node, const ClusterStatus::Node& member) {
+void ClientCore::set_link(std::size_t node, const ClusterStatus::Node& member) {
   NodeConfig config;
   config.endpoint = preferred_endpoint(member, shared->tls_network != nullptr);
   config.name = config.node_id = member.id;

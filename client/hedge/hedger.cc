@@ -1,6 +1,6 @@
 #include "client/hedge/hedger.h"
 
-#include "client/core/client_core.h"
+#include "client/link/request_parts.h"
 #include "transport/frame_message.h"
 
 namespace kv {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "client/client.h"
 #include "client/hedge/latencies.h"
 #include "client/link/call.h"
+#include "index/block_hash.h"
 
 namespace kv {
 

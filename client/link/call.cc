@@ -148,4 +148,13 @@ void Call::end(error_code why, std::string text, bool is_answered) {
 
 std::uint64_t Call::space_check() const { return namespace_check(session_->shared().spaces[space]->id); }
 
+/// The event is reset before each wait and the count checked after it: a call that ends in between sets the event
+/// again, so every end is seen.
+asio::awaitable<void> wait_all(CallGroup& group) {
+  while (!group.running.empty()) {
+    group.event.reset();
+    co_await group.event.wait();
+  }
+}
+
 }  // namespace kv

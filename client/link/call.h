@@ -17,7 +17,7 @@
 #include "client/link/client_shared.h"
 #include "client/link/deadline_queue.h"
 #include "client/link/lent_memory.h"
-#include "client/link/session/link_terms.h"
+#include "client/link/link_terms.h"
 #include "client/types/call_control.h"
 #include "transport/block_sink.h"
 #include "transport/frame_reader.h"
@@ -115,6 +115,8 @@ class CallGroup final : private Cancellable {
  private:
   void cancel() override;
 };
+
+asio::awaitable<void> wait_all(CallGroup& group);  ///< Until all its calls have ended.
 
 /// One request to one node. Owned by the verb that starts it; may be destroyed in any state.
 ///

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/printable.h"
-#include "client/client.h"
+#include "client/types/node_status.h"
 
 namespace kv {
 namespace {

@@ -8,12 +8,14 @@
 #include <random>
 #include <vector>
 
-#include "client/client.h"
 #include "client/link/client_metrics.h"
 #include "client/link/client_staging.h"
 #include "client/link/deadline_queue.h"
 #include "client/link/lent_memory.h"
 #include "client/link/verbs_lender.h"
+#include "client/types/client_config.h"
+#include "index/block_hash.h"
+#include "index/namespace_record.h"
 #include "transport/tls/tls_source.h"
 #include "transport/wire_generated.h"
 

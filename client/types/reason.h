@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "client/client.h"
+#include "client/types/node_status.h"
 
 namespace kv {
 

@@ -11,8 +11,8 @@
 #include "client/link/breaker.h"
 #include "client/link/call.h"
 #include "client/link/lifeline.h"
+#include "client/link/link_terms.h"
 #include "client/link/session/link_requests.h"
-#include "client/link/session/link_terms.h"
 #include "client/link/session/silence_watch.h"
 
 namespace kv {

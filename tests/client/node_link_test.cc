@@ -1,5 +1,5 @@
 // What a client does with nodes that lie, stall or vanish; on virtual time.
-#include "client/link/node_link.h"
+#include "client/link/session/node_link.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// client/link/link_session.h: one connection to a node: sends requests, checks frames and passes each to its call.
+// client/link/session/link_session.h: one connection to a node: sends requests, checks frames and passes each to its
+// call.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +13,11 @@
 #include "client/link/call.h"
 #include "client/link/client_shared.h"
 #include "client/link/link_lanes.h"
+#include "client/link/link_terms.h"
 #include "client/link/session/link_payload.h"
 #include "client/link/session/link_regions.h"
 #include "client/link/session/link_requests.h"
 #include "client/link/session/link_spaces.h"
-#include "client/link/session/link_terms.h"
 #include "client/link/session/silence_watch.h"
 #include "transport/frame_reader.h"
 #include "transport/frame_writer.h"

@@ -1,4 +1,4 @@
-#include "client/link/session/link_terms.h"
+#include "client/link/link_terms.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "client/link/connect_attempt.h"
+#include "client/link/session/connect_attempt.h"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>

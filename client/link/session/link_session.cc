@@ -1,4 +1,4 @@
-#include "client/link/link_session.h"
+#include "client/link/session/link_session.h"
 
 #include <array>
 #include <boost/asio/co_spawn.hpp>

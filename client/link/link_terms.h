@@ -1,4 +1,4 @@
-// client/link/session/link_terms.h: the terms agreed between node and client at hello.
+// client/link/link_terms.h: the terms agreed between node and client at hello.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-#include "client/link/node_link.h"
+#include "client/link/session/node_link.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,5 @@
-// client/link/node_link.h: the sessions with one node: connects, backs off, breaks, prepares calls, picks sessions.
+// client/link/session/node_link.h: the sessions with one node: connects, backs off, breaks, prepares calls, picks
+// sessions.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,10 @@
 #include "base/back_off.h"
 #include "client/link/breaker.h"
 #include "client/link/call.h"
-#include "client/link/connect_attempt.h"
-#include "client/link/link_session.h"
 #include "client/link/ping_call.h"
+#include "client/link/session/connect_attempt.h"
+#include "client/link/session/link_session.h"
+#include "client/types/node_status.h"
 
 namespace kv {
 

@@ -1,4 +1,4 @@
-// client/link/connect_attempt.h: one try to connect to a node, hello included.
+// client/link/session/connect_attempt.h: one try to connect to a node, hello included.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
