@@ -1,5 +1,5 @@
-// store/disk.h: the interface that the disk tier needs. The daemon's disk is RocksDB (store/node/disk/rocks_disk.h);
-// the simulation's forgets, fails and flips bits.
+// store/disk.h: the interface that the disk tier needs. The daemon's disk is RocksDB
+// (store/node/disk/rocks/rocks_disk.h); the simulation's forgets, fails and flips bits.
 #pragma once
 
 #include <cstddef>

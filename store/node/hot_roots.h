@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "index/block_hash.h"
-#include "store/node/access/space_owner.h"
+#include "store/node/policy/space_owner.h"
 
 namespace kv {
 

@@ -8,8 +8,8 @@
 
 #include "base/assert.h"
 #include "base/busy_poll.h"
+#include "store/node/log/request_phases.h"
 #include "store/node/metrics.h"
-#include "store/node/request_phases.h"
 #include "store/store.h"
 
 namespace kv {

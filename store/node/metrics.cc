@@ -15,7 +15,7 @@
 #include <map>
 
 #include "base/assert.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 
 namespace kv {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "store/node/access/access_table.h"
+#include "store/node/policy/access_table.h"
 #include "store/store.h"
 #include "transport/frame.h"
 

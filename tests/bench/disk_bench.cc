@@ -31,8 +31,8 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "store/node/disk/rocks_disk.h"
-#include "store/node/disk/spill_keys.h"
+#include "store/node/disk/files/spill_keys.h"
+#include "store/node/disk/rocks/rocks_disk.h"
 
 namespace kv {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "base/assert.h"
 #include "client/client.h"
-#include "store/node/server.h"
+#include "store/node/listen/server.h"
 #include "tests/fakes/sim_network.h"
 #include "tests/fakes/virtual_clock.h"
 #include "tests/sim/sim_node.h"

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "store/node/access/access_table.h"
+#include "store/node/policy/access_table.h"
 #include "tests/e2e/node_process.h"
 #include "tests/e2e/raw_session.h"
 #include "tests/transport/tls_certificates.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/assert.h"
-#include "store/node/access/access_policy.h"
+#include "store/node/policy/access_policy.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kv;

@@ -12,7 +12,7 @@
 #include "base/assert.h"
 #include "client/client.h"
 #include "store/node/pool/pool.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 #include "tests/fakes/virtual_clock.h"
 #include "tests/sim/sim_base.h"
 #include "tests/sim/sim_member.h"

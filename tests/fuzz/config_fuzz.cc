@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "base/assert.h"
-#include "store/node/live/config_file.h"
-#include "store/node/live/settings.h"
+#include "store/node/options/config_file.h"
+#include "store/node/options/settings.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

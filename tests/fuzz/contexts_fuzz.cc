@@ -9,7 +9,7 @@
 #include "base/assert.h"
 #include "index/block_hash.h"
 #include "store/context_file.h"
-#include "store/node/disk/kept_file.h"
+#include "store/node/disk/files/kept_file.h"
 #include "store/store.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -4,8 +4,8 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "store/node/disk/spill_format.h"
-#include "store/node/disk/spill_keys.h"
+#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/files/spill_keys.h"
 
 namespace {
 

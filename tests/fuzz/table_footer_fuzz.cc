@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/assert.h"
-#include "store/node/disk/table_footer.h"
+#include "store/node/disk/rocks/table_footer.h"
 #include "tests/fuzz/input.h"
 
 namespace {

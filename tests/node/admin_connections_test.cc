@@ -1,4 +1,4 @@
-#include "store/node/admin_connections.h"
+#include "store/node/listen/admin_connections.h"
 
 #include <gtest/gtest.h>
 

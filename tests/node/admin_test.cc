@@ -1,4 +1,4 @@
-#include "store/node/admin.h"
+#include "store/node/listen/admin.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

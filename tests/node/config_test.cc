@@ -1,4 +1,4 @@
-#include "store/node/config.h"
+#include "store/node/options/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Named contexts over a restart: a file that is read, written soon after a change, damaged, late, or never answers; and
 // how it lies on disk, with keys and without.
-#include "store/node/context_keeper.h"
+#include "store/node/jobs/context_keeper.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <mutex>
 #include <thread>
 
-#include "store/node/disk/kept_file.h"
+#include "store/node/disk/files/kept_file.h"
 #include "tests/fakes/virtual_clock.h"
 #include "tests/store/store_fixture.h"
 

@@ -1,6 +1,6 @@
 // What the disk has of a named context is brought to memory: all of it and no wrong byte, at a bounded rate, within the
 // bounds on what is kept, until somebody says stop; with a disk that fails, is slow and lies.
-#include "store/node/context_warmer.h"
+#include "store/node/jobs/context_warmer.h"
 
 #include "tests/node/node_world.h"
 #include "tests/sim/sim_spill.h"

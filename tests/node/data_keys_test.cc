@@ -1,6 +1,6 @@
 // Keys of blocks on disk: sealed with one, nothing else opens them; wrapped by the operator's, they survive what they
 // must, and do not survive being destroyed.
-#include "store/node/disk/data_keys.h"
+#include "store/node/disk/files/data_keys.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "store/node/disk/sealing.h"
+#include "store/node/disk/files/sealing.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/checksum.h"
-#include "store/node/disk/rocks_disk.h"
-#include "store/node/disk/spill_keys.h"
+#include "store/node/disk/files/spill_keys.h"
+#include "store/node/disk/rocks/rocks_disk.h"
 #include "tests/store/store_fixture.h"
 
 namespace kv {

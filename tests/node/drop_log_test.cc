@@ -1,5 +1,5 @@
 // What was dropped, durably: what is acknowledged is there, whatever happens to the end of the file or to a byte in it.
-#include "store/node/disk/drop_log.h"
+#include "store/node/disk/files/drop_log.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "store/node/disk/spill_format.h"
+#include "store/node/disk/files/spill_format.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {

@@ -1,4 +1,4 @@
-#include "store/node/handshake_rate.h"
+#include "store/node/listen/handshake_rate.h"
 
 #include <gtest/gtest.h>
 

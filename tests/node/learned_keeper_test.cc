@@ -1,5 +1,5 @@
 // What a node has learned, over a restart: a file that is read, damaged, missing, or never answers.
-#include "store/node/learned_keeper.h"
+#include "store/node/jobs/learned_keeper.h"
 
 #include <gtest/gtest.h>
 

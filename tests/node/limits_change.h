@@ -1,7 +1,7 @@
 // tests/node/limits_change.h: sets some limits of a node's sessions.
 #pragma once
 
-#include "store/node/session/session_limits.h"
+#include "store/node/session/core/session_limits.h"
 
 namespace kv {
 

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "store/node/live/config_file.h"
 #include "store/node/live/live_options.h"
-#include "store/node/live/settings.h"
+#include "store/node/options/config_file.h"
+#include "store/node/options/settings.h"
 
 namespace kv {
 namespace {

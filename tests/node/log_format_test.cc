@@ -1,5 +1,5 @@
 // Whatever a message holds, its line of the log is one line: in JSON one object with four fields.
-#include "store/node/log_format.h"
+#include "store/node/log/log_format.h"
 
 #include <gtest/gtest.h>
 #include <spdlog/logger.h>

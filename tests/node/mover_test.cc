@@ -14,7 +14,7 @@
 #include <span>
 #include <utility>
 
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 #include "tests/client/real_nodes.h"
 #include "tests/fakes/virtual_clock.h"
 

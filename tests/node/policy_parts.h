@@ -5,7 +5,7 @@
 #include <sstream>
 #include <string>
 
-#include "store/node/access/access_policy.h"
+#include "store/node/policy/access_policy.h"
 #include "transport/token.h"
 
 namespace kv {

@@ -14,8 +14,8 @@
 #include <sstream>
 
 #include "store/node/access/access.h"
-#include "store/node/admin.h"
 #include "store/node/events/event_answers.h"
+#include "store/node/listen/admin.h"
 #include "store/node/status/status.h"
 #include "tests/node/admin_question.h"
 #include "tests/node/node_world.h"

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "store/node/disk/spill_format.h"
-#include "store/node/disk/table_footer.h"
+#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/rocks/table_footer.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {

@@ -1,5 +1,5 @@
 // RocksDisk on a good day, and after the process died.
-#include "store/node/disk/rocks_disk.h"
+#include "store/node/disk/rocks/rocks_disk.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <string_view>
 #include <thread>
 
-#include "store/node/disk/spill_format.h"
+#include "store/node/disk/files/spill_format.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {

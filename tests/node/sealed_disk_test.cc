@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "store/node/disk/disk_opener.h"
-#include "store/node/disk/sealing.h"
+#include "store/node/disk/files/sealing.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {

@@ -1,5 +1,5 @@
 // The server over real sockets and real threads.
-#include "store/node/server.h"
+#include "store/node/listen/server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,7 +15,7 @@
 
 #include "store/node/access/access.h"
 #include "store/node/access/tenant_figures.h"
-#include "store/node/session/contexts.h"
+#include "store/node/session/requests/contexts.h"
 #include "tests/node/node_world.h"
 
 namespace kv {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "store/node/access/access.h"
-#include "store/node/session/session_wire.h"
+#include "store/node/session/core/session_wire.h"
 #include "tests/node/admin_question.h"
 #include "tests/node/limits_change.h"
 #include "tests/node/node_world.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "store/node/session/space_handles.h"
+#include "store/node/session/tables/space_handles.h"
 #include "tests/node/node_world.h"
 
 namespace kv {

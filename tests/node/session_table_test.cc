@@ -1,11 +1,11 @@
-#include "store/node/session/session_table.h"
+#include "store/node/session/core/session_table.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
 
-#include "store/node/log_limit.h"
+#include "store/node/log/log_limit.h"
 
 namespace kv {
 namespace {

@@ -1,5 +1,5 @@
 // The slow log: a ring, beside a model of it.
-#include "store/node/slow_log.h"
+#include "store/node/log/slow_log.h"
 
 #include <gtest/gtest.h>
 

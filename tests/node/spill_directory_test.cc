@@ -1,5 +1,5 @@
 // Who may see and change what lies on disk: modes of what is made, and directories that are refused untouched.
-#include "store/node/disk/spill_directory.h"
+#include "store/node/disk/files/spill_directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "store/node/session/table_budget.h"
+#include "store/node/session/tables/table_budget.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Whatever byte of a table's footer or properties changes is found before RocksDB sees it, and no sound table is taken
 // for damaged: those of earlier builds, those of today in every state, and what else RocksDB may write.
-#include "store/node/disk/table_footer.h"
+#include "store/node/disk/rocks/table_footer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Erasures that wait for one another, and those that have nothing to do.
-#include "store/node/tenant_eraser.h"
+#include "store/node/access/tenant_eraser.h"
 
 #include <gtest/gtest.h>
 

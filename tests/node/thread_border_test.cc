@@ -1,4 +1,4 @@
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 
 #include <gtest/gtest.h>
 

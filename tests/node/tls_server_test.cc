@@ -12,8 +12,8 @@
 #include <boost/asio/write.hpp>
 #include <thread>
 
-#include "store/node/admin.h"
-#include "store/node/server.h"
+#include "store/node/listen/admin.h"
+#include "store/node/listen/server.h"
 #include "tests/fakes/virtual_clock.h"
 #include "tests/transport/tls_certificates.h"
 #include "transport/tls/tls_network.h"

@@ -1,6 +1,6 @@
 // Files that are written behind: every byte in its place, every error told before a file could count, never more than
 // two buffers, whatever the file below does and whenever.
-#include "store/node/disk/write_behind.h"
+#include "store/node/disk/rocks/write_behind.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

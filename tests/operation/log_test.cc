@@ -22,7 +22,7 @@
 #include <string_view>
 #include <thread>
 
-#include "store/node/log_writer.h"
+#include "store/node/log/log_writer.h"
 #include "tests/e2e/node_process.h"
 #include "tests/e2e/raw_session.h"
 #include "tests/e2e/test_client.h"

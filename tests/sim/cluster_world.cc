@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 #include "tests/sim/cluster_audit.h"
 
 namespace kv::sim {

@@ -12,10 +12,10 @@
 
 #include "base/result.h"
 #include "index/namespace_record.h"
-#include "store/node/access/access_policy.h"
-#include "store/node/access/space_owner.h"
 #include "store/node/access/tenant_secret.h"
 #include "store/node/metrics.h"
+#include "store/node/policy/access_policy.h"
+#include "store/node/policy/space_owner.h"
 #include "transport/tls/file_stamp.h"
 
 namespace kv {

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "store/node/access/tenant_rates.h"
 #include "store/node/metrics.h"
+#include "store/node/policy/tenant_rates.h"
 #include "store/store.h"
 
 namespace kv {

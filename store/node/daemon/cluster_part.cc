@@ -8,14 +8,14 @@
 #include <utility>
 
 #include "index/block_hash.h"
-#include "store/node/config.h"
 #include "store/node/daemon/main_loop.h"
-#include "store/node/live/settings.h"
 #include "store/node/membership/membership_thread.h"
 #include "store/node/mover/mover.h"
+#include "store/node/options/config.h"
+#include "store/node/options/settings.h"
 #include "store/node/pool/pool.h"
-#include "store/node/session/node_context.h"
-#include "store/node/worker_thread.h"
+#include "store/node/session/core/node_context.h"
+#include "store/node/threads/worker_thread.h"
 #include "transport/stream.h"
 
 namespace kv {

@@ -7,20 +7,20 @@
 #include <thread>
 #include <utility>
 
-#include "store/node/config.h"
-#include "store/node/context_keeper.h"
-#include "store/node/context_warmer.h"
 #include "store/node/daemon/cannot_start.h"
 #include "store/node/disk/disk_opener.h"
-#include "store/node/disk/kept_file.h"
-#include "store/node/disk/spill_directory.h"
-#include "store/node/disk/spill_keys.h"
-#include "store/node/learned_keeper.h"
-#include "store/node/log_writer.h"
-#include "store/node/session/contexts.h"
-#include "store/node/session/node_context.h"
+#include "store/node/disk/files/kept_file.h"
+#include "store/node/disk/files/spill_directory.h"
+#include "store/node/disk/files/spill_keys.h"
+#include "store/node/jobs/context_keeper.h"
+#include "store/node/jobs/context_warmer.h"
+#include "store/node/jobs/learned_keeper.h"
+#include "store/node/log/log_writer.h"
+#include "store/node/log/start_watch.h"
+#include "store/node/options/config.h"
+#include "store/node/session/core/node_context.h"
+#include "store/node/session/requests/contexts.h"
 #include "store/node/spill/spill_driver.h"
-#include "store/node/start_watch.h"
 
 namespace kv {
 namespace {

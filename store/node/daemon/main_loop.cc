@@ -6,7 +6,7 @@
 #include <csignal>
 #include <utility>
 
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 
 namespace kv {
 

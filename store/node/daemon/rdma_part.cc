@@ -2,10 +2,10 @@
 
 #include <spdlog/spdlog.h>
 
-#include "store/node/config.h"
 #include "store/node/daemon/cannot_start.h"
-#include "store/node/server.h"
-#include "store/node/session/node_context.h"
+#include "store/node/listen/server.h"
+#include "store/node/options/config.h"
+#include "store/node/session/core/node_context.h"
 
 namespace kv {
 namespace {

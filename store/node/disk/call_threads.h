@@ -13,7 +13,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "store/node/disk/call_watch.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 
 namespace kv {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "store/node/disk/rocks_disk.h"
+#include "store/node/disk/rocks/rocks_disk.h"
 #include "store/node/disk/striped_disk.h"
 
 namespace kv {

@@ -10,7 +10,7 @@
 
 #include "base/assert.h"
 #include "store/node/disk/record_stream.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 
 namespace kv {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "index/namespace_record.h"
 #include "store/node/locked_store.h"
-#include "store/node/session/space_handles.h"
+#include "store/node/session/tables/space_handles.h"
 
 namespace kv {
 

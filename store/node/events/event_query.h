@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "store/node/session/space_handles.h"
+#include "store/node/session/tables/space_handles.h"
 #include "store/store.h"
 
 namespace kv {

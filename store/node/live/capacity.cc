@@ -8,7 +8,7 @@
 #include "base/assert.h"
 #include "base/numa.h"
 #include "store/node/machine/room.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 
 namespace kv {
 namespace {

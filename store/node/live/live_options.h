@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "store/node/context_warmer.h"
+#include "store/node/jobs/context_warmer.h"
+#include "store/node/listen/server.h"
 #include "store/node/live/capacity.h"
-#include "store/node/live/settings.h"
-#include "store/node/server.h"
+#include "store/node/options/settings.h"
 #include "store/node/spill/spill_driver.h"
 #include "store/node/status/admin_answers.h"
 

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "store/node/disk/file.h"
+#include "store/node/machine/file.h"
 
 namespace kv {
 namespace {

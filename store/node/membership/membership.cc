@@ -10,7 +10,7 @@
 #include "base/printable.h"
 #include "base/quantity.h"
 #include "store/node/membership/member_text.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 #include "transport/frame.h"
 
 namespace kv {

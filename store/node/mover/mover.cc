@@ -14,7 +14,7 @@
 #include "base/checksum.h"
 #include "base/printable.h"
 #include "store/node/membership/member_text.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 
 namespace kv {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/printable.h"
 #include "store/node/counts_copy.h"
 #include "store/node/membership/member_text.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 
 namespace kv {
 namespace {

@@ -13,7 +13,7 @@
 #include "store/count_pool.h"
 #include "store/node/locked_store.h"
 #include "store/node/membership/cluster_view.h"
-#include "store/node/pool/pool_board.h"
+#include "store/node/membership/pool_board.h"
 #include "transport/tls/tls_source.h"
 
 namespace kv {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 #include "transport/frame_message.h"
 
 namespace kv {

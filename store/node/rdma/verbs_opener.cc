@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 #include "transport/verbs/verbs_module.h"
 
 namespace kv {

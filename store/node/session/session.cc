@@ -13,9 +13,9 @@
 
 #include "base/assert.h"
 #include "index/name_groups.h"
-#include "store/node/session/contexts.h"
-#include "store/node/session/request_kinds.h"
-#include "store/node/thread_border.h"
+#include "store/node/session/core/request_kinds.h"
+#include "store/node/session/requests/contexts.h"
+#include "store/node/threads/thread_border.h"
 #include "transport/frame_message.h"
 #include "transport/token.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/assert.h"
 #include "base/back_off.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 
 namespace kv {
 namespace {

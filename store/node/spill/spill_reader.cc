@@ -5,7 +5,7 @@
 #include <boost/asio/post.hpp>
 
 #include "base/assert.h"
-#include "store/node/thread_border.h"
+#include "store/node/threads/thread_border.h"
 
 namespace kv {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "store/node/disk/rocks_disk.h"
+#include "store/node/disk/rocks/rocks_disk.h"
 
 namespace kv {
 

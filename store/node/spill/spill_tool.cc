@@ -11,7 +11,7 @@
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "index/namespace_record.h"
-#include "store/node/disk/spill_keys.h"
+#include "store/node/disk/files/spill_keys.h"
 #include "store/node/spill/spill_report.h"
 
 namespace kv {

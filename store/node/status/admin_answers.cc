@@ -14,13 +14,13 @@
 #include "base/hex.h"
 #include "base/printable.h"
 #include "store/node/access/audit.h"
+#include "store/node/access/tenant_eraser.h"
 #include "store/node/access/tenant_figures.h"
-#include "store/node/live/settings.h"
 #include "store/node/membership/member_text.h"
+#include "store/node/options/settings.h"
 #include "store/node/rdma/verbs_node.h"
-#include "store/node/session/node_context.h"
+#include "store/node/session/core/node_context.h"
 #include "store/node/status/figures.h"
-#include "store/node/tenant_eraser.h"
 #include "transport/frame.h"
 
 namespace kv {

@@ -25,7 +25,7 @@
 
 #include "base/clock.h"
 #include "base/numa.h"
-#include "store/node/session/node_context.h"
+#include "store/node/session/core/node_context.h"
 #include "store/node/status/history.h"
 
 namespace kv {

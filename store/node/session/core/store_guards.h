@@ -1,0 +1,45 @@
+// store/node/session/core/store_guards.h: keep blocks and slots in place while their bytes move.
+#pragma once
+
+#include <span>
+#include <utility>
+
+#include "store/node/locked_store.h"
+#include "store/store.h"
+
+namespace kv {
+
+/// Unpins at its end, under the store's lock. All transfers share it: the last, perhaps a slow device, unpins.
+class PinnedPrefixGuard {
+ public:
+  PinnedPrefixGuard(LockedStore& store, Store::PinnedPrefix prefix) : store_(store), prefix_(std::move(prefix)) {}
+  ~PinnedPrefixGuard() {
+    store_.with([this](Store& store) { store.unpin(prefix_); });
+  }
+  PinnedPrefixGuard(const PinnedPrefixGuard&) = delete;
+  PinnedPrefixGuard& operator=(const PinnedPrefixGuard&) = delete;
+
+  std::span<const Store::PinnedBlock> blocks() const { return prefix_.blocks; }
+  std::span<Store::SpilledBlock> spilled() { return prefix_.spilled; }  ///< A block's key changes when it has moved.
+
+ private:
+  LockedStore& store_;
+  Store::PinnedPrefix prefix_;
+};
+
+/// The same for a put's staged slots: they are freed, and the put ends, with the last transfer that fills them.
+class StagedPutGuard {
+ public:
+  StagedPutGuard(LockedStore& store, PutId put) : store_(store), put_(put) {}
+  ~StagedPutGuard() {
+    if (put_ != PutId{}) store_.with([this](Store& store) { store.end_put(put_); });
+  }
+  StagedPutGuard(const StagedPutGuard&) = delete;
+  StagedPutGuard& operator=(const StagedPutGuard&) = delete;
+
+ private:
+  LockedStore& store_;
+  const PutId put_;
+};
+
+}  // namespace kv
