@@ -1,28 +1,25 @@
 // store/node/: kvstore-node, the daemon around one Store. Start here.
 //
 // Serves sessions on I/O threads, moves bytes between clients and the arena, and runs the disk tier, RDMA, metrics and
-// the log. The Store decides which blocks stay (store/store.h). In reading order:
-//   main.cc          the command line; daemon/: builds the parts, and takes them down on a signal
-//   config.h         every option; option_table.h: one row for each, and how a row is read
-//   server.h         I/O threads, listeners, and the sessions on them
-//   security.h       certificates, their expiry, handshakes; reads certificates and policy again
-//   access/          rights: the policy, the table of rights, the log of operators' acts
-//   session/         one client's connection: its requests, transfers and limits
-//   locked_store.h   the only access to the Store
-//   hot_roots.h      blocks that many matches begin with: clients keep them on every node
-//   membership/      the cluster's members
-//   mover/           hands blocks to joining nodes, or on leaving; a client of theirs (worker_thread.h: on its thread)
-//   spill/           the disk tier at work: writing, reading and loading
-//   disk/            the disk tier's disk, on RocksDB
-//   learned_keeper.h the policy's learned state, kept over a restart; counts_copy.h: a copy of it
-//   context_keeper.h named contexts, kept over a restart; context_warmer.h: brought from disk to memory
-//   rdma/            RDMA devices, kept open, and sessions' lanes
-//   metrics.h        counters
-//   admin.h          metrics, readiness and options over HTTP
+// the log. The Store decides which blocks stay (store/store.h). Rooms, from the top; each includes only those below it
+// (docs/architecture.md has the arrows):
+//   daemon/          main.cc: the command line; daemon.h builds the parts, and takes them down on a signal
+//   mover/, pool/    clients of other nodes: hand blocks to joining nodes, or on leaving; learn with others
+//   listen/          server.h: I/O threads, listeners, and the sessions on them; admin.h: metrics and options over HTTP
 //   live/            options changed while the node serves
-//   machine/         this machine's resources: NUMA nodes, limits, disks; --autotune
-//   log_format.h     the form of a log line; log_writer.h: the thread that writes them
-//   log_limit.h      how many lines a client can cause
+//   jobs/            what was learned and named contexts, kept over a restart; contexts brought from disk to memory
+//   session/         session.h: one client's connection; requests/: what a client may ask
+//   events/, status/  what people and tools ask; options/: every option, where it was given, and --autotune
+//   session/core/    what all requests share; session/tables/: what is bounded for the whole node
+//   access/          rights: certificates, the policy in force, the log of operators' acts, erasing a tenant
+//   membership/      the cluster's members; rdma/: RDMA devices, kept open, and sessions' lanes
+//   spill/           the disk tier at work: writing, reading and loading
+//   disk/            the disk tier's disk, striped; rocks/: one directory on RocksDB; files/: what lies beside RocksDB's
+//   (store/node)     locked_store.h: the only access to the Store; metrics.h: counters; hot_roots.h: blocks that many
+//                    matches begin with; counts_copy.h: a copy of what was learned
+//   policy/          the policy file, and the table of rights
+//   machine/         this machine's resources: NUMA nodes, limits, disks
+//   log/, threads/   the form, the writer and the limits of log lines; the edge of a thread
 #pragma once
 
 #include <atomic>

@@ -10,8 +10,8 @@
 #include "store/node/listen/server.h"
 #include "store/node/live/capacity.h"
 #include "store/node/options/settings.h"
+#include "store/node/session/core/admin_part.h"
 #include "store/node/spill/spill_driver.h"
-#include "store/node/status/admin_answers.h"
 
 namespace kv {
 

@@ -14,10 +14,12 @@
 #include "store/node/membership/membership.h"
 #include "store/node/options/option_sources.h"
 #include "store/node/rdma/verbs_node.h"
-#include "store/node/session/session.h"
+#include "store/node/session/core/session_limits.h"
+#include "store/node/session/core/session_table.h"
 #include "store/node/spill/spill_driver.h"
 #include "store/store.h"
 #include "transport/endpoint.h"
+#include "transport/tls/tls.h"
 
 namespace kv {
 

@@ -2,27 +2,27 @@
 //
 // Depends on frames, the store and the disk tier; opens no sockets, files or devices itself. RDMA is confined to
 // session_rdma.h. Files, in reading order:
-//   session.h          lives, dispatches, ends; admits requests
-//   session_core.h     shared by its parts: the client's stream, answers, the node (node_context.h), its limits
-//                      (session_limits.h)
-//   get.h              blocks of a chain leave, set_get.h: those of a set; store_guards.h keeps them in place meanwhile,
-//                      and get_in_progress.h is the common base
-//   put.h              blocks enter
-//   block_path.h       how blocks travel: in the stream, through shared memory, by RDMA
-//   region_table.h     memory that the client lends; lent_regions.h bounds it for the whole node
-//   read_ahead.h       blocks that lie on disk; prefetch.h brings some before a request for them
-//   space_door.h       namespaces; space_handles.h has the numbers by which clients refer to them
-//   lookups.h          requests without block transfers; drops.h those that erase
-//   questions.h        what people and tools ask; the answers are those of the admin port
-//   misses.h           why a chain is not found
-//   contexts.h         prefixes that are kept by name
-//   slow_requests.h    a request's entry in the slow log
-//   replies.h          how answers leave; message_answers.h those to requests that came by RDMA's SEND
-//   session_rdma.h     lanes, and memory that is reached by RDMA
-//   session_table.h    the node's sessions by peer, and which one makes room for a new one
-//   table_budget.h     bounds the memory of all sessions for large requests
-//   request_kinds.h    classes of request types
-//   session_wire.h     how tables are read and built
+//   session.h               lives, dispatches, ends; admits requests
+//   core/session_core.h     shared by its parts: the client's stream, answers, the node (node_context.h), its limits
+//                           (session_limits.h)
+//   requests/get.h          blocks of a chain leave, set_get.h: those of a set; core/store_guards.h keeps them in place
+//                           meanwhile, and get_in_progress.h is the common base
+//   requests/put.h          blocks enter
+//   requests/block_path.h   how blocks travel: in the stream, through shared memory, by RDMA
+//   core/region_table.h     memory that the client lends; tables/lent_regions.h bounds it for the whole node
+//   requests/read_ahead.h   blocks that lie on disk; prefetch.h brings some before a request for them
+//   core/space_door.h       namespaces; tables/space_handles.h has the numbers by which clients refer to them
+//   requests/lookups.h      requests without block transfers; drops.h those that erase
+//   requests/questions.h    what people and tools ask; the answers are those of the admin port
+//   requests/misses.h       why a chain is not found
+//   requests/contexts.h     prefixes that are kept by name
+//   core/slow_requests.h    a request's entry in the slow log
+//   core/replies.h          how answers leave; message_answers.h those to requests that came by RDMA's SEND
+//   core/session_rdma.h     lanes, and memory that is reached by RDMA
+//   core/session_table.h    the node's sessions by peer, and which one makes room for a new one
+//   tables/table_budget.h   bounds the memory of all sessions for large requests
+//   core/request_kinds.h    classes of request types
+//   core/session_wire.h     how tables are read and built
 #pragma once
 
 #include <cstdint>

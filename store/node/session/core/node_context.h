@@ -21,12 +21,12 @@
 #include "store/node/membership/move_board.h"
 #include "store/node/membership/pool_board.h"
 #include "store/node/metrics.h"
+#include "store/node/session/core/admin_part.h"
 #include "store/node/session/core/session_limits.h"
 #include "store/node/session/tables/lent_regions.h"
 #include "store/node/session/tables/space_handles.h"
 #include "store/node/session/tables/table_budget.h"
 #include "store/node/spill/spill.h"
-#include "store/node/status/admin_answers.h"
 
 namespace kv {
 
