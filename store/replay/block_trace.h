@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/tools/bench/trace_reader.h"
+#include "client/tools/bench/trace/trace_reader.h"
 
 namespace kv {
 

@@ -21,8 +21,8 @@
 #include <thread>
 
 #include "base/numa.h"
-#include "client/tools/bench/trace_hints.h"
-#include "client/tools/bench/trace_reader.h"
+#include "client/tools/bench/trace/trace_hints.h"
+#include "client/tools/bench/trace/trace_reader.h"
 #include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
 #include "client/tools/tool_main.h"

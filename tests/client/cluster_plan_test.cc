@@ -1,4 +1,4 @@
-#include "client/tools/ctl/cluster_plan.h"
+#include "client/tools/ctl/cluster/cluster_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Where a node's blocks lie is judged by what it tells, and what it does not tell is no finding.
-#include "client/tools/ctl/doctor.h"
+#include "client/tools/ctl/doctor/doctor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What is wrong with RDMA is told with the remedy that mends it.
-#include "client/tools/ctl/doctor_rdma.h"
+#include "client/tools/ctl/doctor/doctor_rdma.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "client/tools/ctl/doctor.h"
+#include "client/tools/ctl/doctor/doctor.h"
 
 namespace kv {
 

@@ -1,4 +1,4 @@
-#include "client/tools/ctl/rdma_machine.h"
+#include "client/tools/ctl/doctor/rdma_machine.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -6,10 +6,10 @@
 //   block_pattern.h    a block's expected bytes, from its name alone
 //   run.cc             one call in one shape; run_thread.h is one of its threads
 //   prompt.h           a worker's calls for one prompt; used by replay and chat
-//   replay.cc          recorded requests, which trace_reader.h reads
+//   replay.cc          recorded requests, which trace/trace_reader.h reads
 //   submit.cc          calls that never block
 //   chat.cc            conversations that grow
-//   limit.h            the machine's limits: memcpy, and bare sockets against raw_server.h
+//   limit/limit.h      the machine's limits: memcpy, and bare sockets against raw_server.h
 //   loads/generate.h   traces of synthetic loads, also for kvstore-policies (store/replay)
 #pragma once
 

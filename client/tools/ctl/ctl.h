@@ -10,8 +10,8 @@
 //   ctl_contexts.cc   contexts create, list, show, extend, warm, delete; ctl_context_archive.cc: export, import
 //   ctl_slowlog.cc    slowlog
 //   ctl_ping.cc       ping
-//   ctl_cluster.cc    cluster status, map, plan, drain; ctl_cluster_hot.cc: hot; cluster_look.h compares nodes' reports
-//   ctl_doctor.cc     doctor; doctor.h lists its files
+//   ctl_cluster.cc    cluster status, map, plan, drain; ctl_cluster_hot.cc: hot; cluster/ compares nodes' reports
+//   ctl_doctor.cc     doctor; doctor/doctor.h lists its files
 //   ctl_size.cc       size; client/models/model_config.h reads a model's cache, generation_report.h has --new-tokens
 //   ctl_config.cc     config list, config get, config set; admin_http.h asks the admin server
 //   ctl_spill.cc      spill: hands over to kvstore-node
@@ -27,7 +27,7 @@
 #include <string>
 #include <utility>
 
-#include "client/tools/ctl/cluster_look.h"
+#include "client/tools/ctl/cluster/cluster_look.h"
 #include "client/tools/node_stats.h"
 #include "client/tools/text_table.h"
 #include "client/tools/tool_client.h"

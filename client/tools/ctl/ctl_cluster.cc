@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "base/assert.h"
-#include "client/tools/ctl/cluster_look.h"
-#include "client/tools/ctl/cluster_plan.h"
+#include "client/tools/ctl/cluster/cluster_look.h"
+#include "client/tools/ctl/cluster/cluster_plan.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <iostream>
 
-#include "client/tools/ctl/cluster_look.h"
+#include "client/tools/ctl/cluster/cluster_look.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/text_table.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "client/tools/bench/trace_reader.h"
+#include "client/tools/bench/trace/trace_reader.h"
 
 namespace kv {
 

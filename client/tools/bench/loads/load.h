@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/tools/bench/loads/load_random.h"
-#include "client/tools/bench/trace_reader.h"
+#include "client/tools/bench/trace/trace_reader.h"
 
 namespace kv {
 

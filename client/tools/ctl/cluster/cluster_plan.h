@@ -1,4 +1,4 @@
-// client/tools/ctl/cluster_plan.h: the moves that a change of a cluster's nodes would cause.
+// client/tools/ctl/cluster/cluster_plan.h: the moves that a change of a cluster's nodes would cause.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-#include "client/tools/ctl/rdma_loopback.h"
+#include "client/tools/ctl/doctor/rdma_loopback.h"
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>

@@ -1,5 +1,5 @@
-// client/tools/ctl/rdma_machine.h: the kernel's report on RDMA of this machine: its devices, why one may not be opened,
-// and the limit on registered memory. Independent of libibverbs, which may be missing.
+// client/tools/ctl/doctor/rdma_machine.h: the kernel's report on RDMA of this machine: its devices, why one may not be
+// opened, and the limit on registered memory. Independent of libibverbs, which may be missing.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "client/tools/ctl/doctor.h"
+#include "client/tools/ctl/doctor/doctor.h"
 
 #include <cstdlib>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "client/tools/ctl/cluster_look.h"
+#include "client/tools/ctl/cluster/cluster_look.h"
 
 #include <algorithm>
 #include <cmath>

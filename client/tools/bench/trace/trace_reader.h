@@ -1,4 +1,4 @@
-// client/tools/bench/trace_reader.h: recorded requests: JSON lines, plain or gzip.
+// client/tools/bench/trace/trace_reader.h: recorded requests: JSON lines, plain or gzip.
 #pragma once
 
 #include <cstddef>

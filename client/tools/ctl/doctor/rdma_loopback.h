@@ -1,5 +1,5 @@
-// client/tools/ctl/rdma_loopback.h: a real transfer of a device to itself. One queue pair plays the node, whose memory
-// allows no remote access; the other a client with lent memory. A WRITE and a READ, with every byte compared.
+// client/tools/ctl/doctor/rdma_loopback.h: a real transfer of a device to itself. One queue pair plays the node, whose
+// memory allows no remote access; the other a client with lent memory. A WRITE and a READ, with every byte compared.
 //
 // Shows that driver, device, GID and memory work together, but not the wire: most devices turn such packets round.
 #pragma once

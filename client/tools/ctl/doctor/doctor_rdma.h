@@ -1,5 +1,5 @@
-// client/tools/ctl/doctor_rdma.h: checks RDMA on this machine. Each judge_ function turns facts into findings with
-// advice, without I/O; check_rdma() gathers the facts from a provider.
+// client/tools/ctl/doctor/doctor_rdma.h: checks RDMA on this machine. Each judge_ function turns facts into findings
+// with advice, without I/O; check_rdma() gathers the facts from a provider.
 //
 // An unusable device is a warning. FAILED: RDMA cannot work at all, or a transfer went wrong.
 #pragma once
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "client/tools/ctl/doctor.h"
-#include "client/tools/ctl/rdma_loopback.h"
-#include "client/tools/ctl/rdma_machine.h"
+#include "client/tools/ctl/doctor/doctor.h"
+#include "client/tools/ctl/doctor/rdma_loopback.h"
+#include "client/tools/ctl/doctor/rdma_machine.h"
 
 namespace kv {
 

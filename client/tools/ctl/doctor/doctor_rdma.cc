@@ -1,4 +1,4 @@
-#include "client/tools/ctl/doctor_rdma.h"
+#include "client/tools/ctl/doctor/doctor_rdma.h"
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>

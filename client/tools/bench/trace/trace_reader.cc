@@ -1,4 +1,4 @@
-#include "client/tools/bench/trace_reader.h"
+#include "client/tools/bench/trace/trace_reader.h"
 
 #include <zlib.h>
 

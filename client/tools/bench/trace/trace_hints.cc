@@ -1,4 +1,4 @@
-#include "client/tools/bench/trace_hints.h"
+#include "client/tools/bench/trace/trace_hints.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

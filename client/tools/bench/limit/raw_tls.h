@@ -1,4 +1,4 @@
-// client/tools/bench/raw_tls.h: bare OpenSSL on a blocking socket, the reference for tls://.
+// client/tools/bench/limit/raw_tls.h: bare OpenSSL on a blocking socket, the reference for tls://.
 #pragma once
 
 #include <cstddef>

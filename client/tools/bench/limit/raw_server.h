@@ -1,4 +1,4 @@
-// client/tools/bench/raw_server.h: a bare socket server, the reference for a store on the same sockets.
+// client/tools/bench/limit/raw_server.h: a bare socket server, the reference for a store on the same sockets.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "base/result.h"
-#include "client/tools/bench/raw_tls.h"
+#include "client/tools/bench/limit/raw_tls.h"
 
 namespace kv {
 

@@ -1,4 +1,4 @@
-// client/tools/bench/trace_hints.h: reuse hints that callers could have given for a trace's requests.
+// client/tools/bench/trace/trace_hints.h: reuse hints that callers could have given for a trace's requests.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "client/tools/bench/trace_reader.h"
+#include "client/tools/bench/trace/trace_reader.h"
 #include "index/reuse_hint.h"
 
 namespace CLI {

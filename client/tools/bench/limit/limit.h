@@ -1,4 +1,4 @@
-// client/tools/bench/limit.h: `kvstore-bench limit`: the machine's limits, in the shapes of `kvstore-bench run`.
+// client/tools/bench/limit/limit.h: `kvstore-bench limit`: the machine's limits, in the shapes of `kvstore-bench run`.
 //
 // A speed alone says little: machines differ, and so do two minutes on one machine. Each of our figures therefore
 // stands beside a plain memcpy, or a bare socket, at the same time. Files, in reading order:

@@ -1,4 +1,4 @@
-// client/tools/ctl/cluster_look.h: compares the reports of a cluster's nodes: hot blocks, and faults.
+// client/tools/ctl/cluster/cluster_look.h: compares the reports of a cluster's nodes: hot blocks, and faults.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/tools/ctl/doctor.h"
+#include "client/tools/ctl/doctor/doctor.h"
 #include "client/tools/node_stats.h"
 
 namespace kv {

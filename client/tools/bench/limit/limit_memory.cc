@@ -3,7 +3,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "client/tools/bench/limit.h"
+#include "client/tools/bench/limit/limit.h"
 #include "client/tools/bench/touched_memory.h"
 
 namespace kv {

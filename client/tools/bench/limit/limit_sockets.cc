@@ -12,8 +12,8 @@
 #include <tuple>
 
 #include "base/assert.h"
-#include "client/tools/bench/limit.h"
-#include "client/tools/bench/raw_server.h"
+#include "client/tools/bench/limit/limit.h"
+#include "client/tools/bench/limit/raw_server.h"
 #include "client/tools/bench/touched_memory.h"
 
 namespace kv {

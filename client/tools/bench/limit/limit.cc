@@ -1,4 +1,4 @@
-#include "client/tools/bench/limit.h"
+#include "client/tools/bench/limit/limit.h"
 
 #include <unistd.h>
 

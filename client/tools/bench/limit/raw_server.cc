@@ -1,4 +1,4 @@
-#include "client/tools/bench/raw_server.h"
+#include "client/tools/bench/limit/raw_server.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

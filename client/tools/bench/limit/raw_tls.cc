@@ -1,4 +1,4 @@
-#include "client/tools/bench/raw_tls.h"
+#include "client/tools/bench/limit/raw_tls.h"
 
 #include <openssl/ssl.h>
 #include <openssl/x509.h>

@@ -1,4 +1,4 @@
-// client/tools/ctl/doctor.h: findings of `kvstorectl doctor`.
+// client/tools/ctl/doctor/doctor.h: findings of `kvstorectl doctor`.
 //
 // Files, in reading order:
 //   ctl_doctor.cc      the command: nodes and machine
