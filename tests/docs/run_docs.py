@@ -275,7 +275,7 @@ def run_page(name: str, page: Page, plan: Plan, build: Path) -> tuple[int, str]:
     """How many blocks passed, and what failed."""
     with tempfile.TemporaryDirectory(prefix="kvstore-docs-", dir="/var/tmp") as scratch:
         script = "\n".join([PRELUDE, page.before, *plan.script, f"block {shlex.quote('the end')}"])
-        programs = [build / "store/node", build / "client/tools"]
+        programs = [build / "store/node", build / "client/tools", build / "store/replay"]
         environment = {
             "PATH": ":".join([*map(str, programs), os.environ["PATH"]]),
             "HOME": scratch,
