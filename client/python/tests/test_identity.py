@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstore import Unsupported, _identity
-from kvstore._identity import adapter_digest, computed, model_name, remote_code_digest, short, weights_digest
+from kvstore import Unsupported
+from kvstore.doors import identity as _identity
+from kvstore.doors.identity import adapter_digest, computed, model_name, remote_code_digest, short, weights_digest
 
 #: More than two parts of a file, without round numbers.
 LARGE = 2 * _identity._PART_BYTES + 4099

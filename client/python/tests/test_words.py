@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import kvstore
 from kvstore._access import nodes_of
 from kvstore._fields import field_text
-from kvstore._options import AccessOptions, StoreOptions, check_options, client_of
+from kvstore.doors.options import AccessOptions, StoreOptions, check_options, client_of
 from kvstore.errors import BadRequest, PermissionDenied, Unavailable
 
 # -- endpoints

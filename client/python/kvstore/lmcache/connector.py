@@ -9,7 +9,8 @@ from typing import Any
 
 from .. import _kvstore
 from .._access import access_of
-from .._options import AccessOptions, access_options, check_options
+from ..doors.door import Door
+from ..doors.options import AccessOptions, access_options, check_options
 from ..errors import BadRequest
 from ..namespaces import Namespace
 
@@ -59,10 +60,11 @@ class Options(AccessOptions):
         return cls(max_capacity_gb=capacity, **mine)
 
 
-def namespace_of(options: Options, **more: object) -> Namespace:
+def namespace_of(options: Options, engine: str, **more: object) -> Namespace:
     """The namespace of the objects; written to LMCache's log."""
     fields: dict[str, object] = {
         "kind": "set",
+        "x.engine": engine,
         "model": options.model,
         "tenant": options.tenant or None,
         "weights_epoch": options.weights_epoch,
@@ -73,13 +75,23 @@ def namespace_of(options: Options, **more: object) -> Namespace:
     return made
 
 
+def door_of(options: Options, identity: str) -> Door:
+    return Door(
+        options,
+        identity,
+        logger,
+        connections_per_node=options.connections,
+        staging_bytes=options.staging_bytes,
+    )
+
+
 class Connector(_kvstore.LmcacheConnector):
     """``adapter_params`` as keywords."""
 
     def __init__(self, **given: Any) -> None:
         options = Options.of(given)
         super().__init__(
-            namespace_of(options, **{"x.engine": "lmcache"})._record,
+            namespace_of(options, "lmcache")._record,
             options.deadline,
             options.connections,
             options.staging_bytes,

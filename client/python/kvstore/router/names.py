@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .._groups import LayerGroup, usable
+from ..doors.groups import LayerGroup, usable
 from ..errors import Unsupported
 from ..namespaces import Namespace
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _kvstore
-from .._breaker import Breaker
 from ..client import Client, Node, Space
+from ..doors.gates import Breaker
 from ..errors import BadRequest, Busy, Error, NotFound, TimedOut, Unavailable
 from ..futures import Future
 from ..namespaces import Namespace

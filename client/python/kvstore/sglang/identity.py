@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .._identity import (
+from ..doors.identity import (
     adapter_digest,
     computed,
     config_of,

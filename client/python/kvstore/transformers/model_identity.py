@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .._identity import computed, digest, loaded_digest, model_name, remote_code_digest, rotation_digest, short
+from ..doors.identity import computed, digest, loaded_digest, model_name, remote_code_digest, rotation_digest, short
 from ..errors import BadRequest, Unsupported
 from .cache_shape import CacheShape
 

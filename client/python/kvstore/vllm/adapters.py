@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from vllm.logger import init_logger
 
-from .._identity import digest, loaded_digest
+from ..doors.identity import digest, loaded_digest
 from . import compat
 
 logger = init_logger("vllm.kvstore")

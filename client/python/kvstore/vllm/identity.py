@@ -14,7 +14,7 @@ from typing import Any
 import huggingface_hub
 from vllm.logger import init_logger
 
-from .._identity import (
+from ..doors.identity import (
     computed,
     digest,
     loaded_digest,

@@ -15,16 +15,16 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
-from .. import _options
-from .._groups import LayerGroup
-from .._identity import digest, short
+from ..doors.groups import LayerGroup
+from ..doors.identity import digest, short
+from ..doors.options import StoreOptions as AnyStoreOptions
 from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
 from . import compat
 
 
 @dataclass(frozen=True)
-class StoreOptions(_options.StoreOptions):
+class StoreOptions(AnyStoreOptions):
     """Options common to all of vLLM's connections to the store."""
 
     #: How long a request waits for the store's answer before it is computed.

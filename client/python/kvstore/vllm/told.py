@@ -6,7 +6,7 @@ from typing import Any
 
 from vllm.logger import init_logger
 
-from .._identity import digest
+from ..doors.identity import digest
 from ..errors import Unsupported
 from .identity import difference
 from .messages import Stage

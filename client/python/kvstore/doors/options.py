@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
-from ._access import nodes_of
-from ._identity import short
-from .client import Client
-from .errors import BadRequest, PermissionDenied
-from .namespaces import Namespace
-from .sets import SetSpace
+from .._access import nodes_of
+from ..client import Client
+from ..errors import BadRequest
+from .identity import short
 
 T = TypeVar("T", bound="AccessOptions")
 
@@ -76,16 +74,6 @@ def access_options(options: AccessOptions) -> dict[str, Any]:
 def client_of(options: AccessOptions, **more: Any) -> Client:
     """A client with these options."""
     return Client(options.endpoints, **access_options(options), **more)
-
-
-def opened(client: Client, namespace: Namespace, seconds: float) -> SetSpace:
-    """Waits so long for a node, so that the first lookup can be a hit. A client that the nodes' policy refuses opens it all the same: its
-    calls fail with the reason, and are misses to the engine.
-    """
-    try:
-        return client.open_set(namespace, deadline=seconds)
-    except PermissionDenied:
-        return client.open_set(namespace, wait=False)
 
 
 def check_options(options: type, given: Mapping[str, Any], place: str) -> None:

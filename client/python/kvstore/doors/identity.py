@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from .errors import Unsupported
+from ..errors import Unsupported
 
 #: File names beside weights that do not affect the computation. All others count, so that an unforeseen kind of file is not missed.
 _OTHER_NAMES = re.compile(
