@@ -393,15 +393,17 @@ def config_of(folder: str) -> dict[str, Any]:
     return _json(path) if os.path.exists(path) else {}
 
 
-def model_folder(model: str, revision: str | None = None) -> str | None:
-    """Path of a model's files on this machine: its own folder or file, or the hub's snapshot of that revision."""
+def model_folder(model: str, revision: str | None = None, cache: str | None = None) -> str | None:
+    """Path of a model's files on this machine: its own folder or file, or the hub's snapshot of that revision in ``cache`` or its own."""
     if os.path.exists(model):
         return model
     try:
         from huggingface_hub import snapshot_download  # type: ignore[import-not-found,unused-ignore]
 
         # Engines seldom fetch all of a repository's files, and the hub's library takes such a snapshot for incomplete.
-        return str(snapshot_download(model, revision=revision, local_files_only=True, ignore_patterns="*"))
+        return str(
+            snapshot_download(model, revision=revision, cache_dir=cache, local_files_only=True, ignore_patterns="*")
+        )
     except Exception:
         return None
 
@@ -419,6 +421,11 @@ def model_name(model: str) -> str:
 def digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_bytes(value: Any) -> bytes:
+    """16 bytes of it, for names."""
+    return bytes.fromhex(digest(value))[:16]
 
 
 def short(text: str) -> str:

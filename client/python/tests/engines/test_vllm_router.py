@@ -102,7 +102,7 @@ def test_records_name_blocks_as_the_connector_does(model: Path, windows: bool, p
     naming = Naming.of(made.namespace)
     hashes = [random.randbytes(32) for _ in range(5)]
     for epoch in (b"", b"w" + bytes(8)):
-        assert naming.names(hashes, epoch) == made.part_names(hashes, epoch)
+        assert naming.part_names(hashes, epoch) == made.part_names(hashes, epoch)
     assert naming.block_size == BLOCK
     assert [(g.window_tokens, g.is_state) for g in naming.groups] == [
         (g.window_tokens, g.is_state) for g in made.groups
