@@ -10,7 +10,7 @@ from typing import Any
 from .. import _kvstore
 from .._access import access_of
 from ..doors.door import Door
-from ..doors.options import AccessOptions, access_options, check_options
+from ..doors.options import AccessOptions, access_options
 from ..errors import BadRequest
 from ..namespaces import Namespace
 
@@ -47,17 +47,13 @@ class Options(AccessOptions):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        mine = dict(given)
-        capacity = mine.pop("max_capacity_gb", 0.0)
-        check_options(cls, mine, cls.place)
-        if not isinstance(capacity, (int, float)) or isinstance(capacity, bool) or capacity < 0:
-            raise BadRequest(f"adapter_params: max_capacity_gb is {capacity!r}, allowed is a number from 0")
-        if mine.get("weights_epoch") is None:
+        made = super().of(given)
+        if made.weights_epoch is None:
             raise BadRequest(
                 "adapter_params: weights_epoch is missing: LMCache tells a model's name, and neither its weights nor its adapters. "
                 "Set a number, and another one whenever they change"
             )
-        return cls(max_capacity_gb=capacity, **mine)
+        return made
 
 
 def namespace_of(options: Options, engine: str, **more: object) -> Namespace:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from vllm.logger import init_logger
 
-from ..doors.identity import digest_bytes, loaded_digest
+from ..doors.identity import digest_bytes
 from ..doors.names import adapter_suffix
+from ..doors.tensors import loaded_digest
 from . import compat
 
 logger = init_logger("vllm.kvstore")

@@ -16,13 +16,12 @@ from vllm.logger import init_logger
 from ..doors.identity import (
     computed,
     digest,
-    loaded_digest,
     model_folder,
     model_name,
     remote_code_digest,
-    rotation_digest,
     weights_digest,
 )
+from ..doors.tensors import loaded_digest, rotation_digest
 from ..errors import BadRequest, Unsupported
 from . import compat
 from .model import StoreOptions
