@@ -259,11 +259,12 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
     def batch_get(
         self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
     ) -> list[torch.Tensor | None]:
-        targets = list(target_locations or [])
-        if len(targets) != len(keys):
-            return [None] * len(keys)
-        landed = self._batch_v1("loads", keys, targets)
-        return [target if is_here else None for target, is_here in zip(targets, landed, strict=True)]
+        with self._door.guarded("batch_get"):
+            targets = list(target_locations or [])
+            if len(targets) == len(keys):
+                (landed,) = self._move("loads", [("kv", keys, targets)])
+                return [target if is_here else None for target, is_here in zip(targets, landed, strict=True)]
+        return [None] * len(keys)
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         return value is not None and self.batch_set([key], [value])
@@ -271,8 +272,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
     def batch_set(
         self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
     ) -> bool:
-        pages = list(values or [])
-        return len(pages) == len(keys) and all(self._batch_v1("saves", keys, pages))
+        with self._door.guarded("batch_set"):
+            pages = list(values or [])
+            return len(pages) == len(keys) and all(self._move("saves", [("kv", keys, pages)])[0])
+        return False
 
     # -- the rest
 
