@@ -443,12 +443,10 @@ class WorkerSide:
         names = self._names(blocks)
         sizes = [groups[block.group].block_bytes for block in blocks for _ in self._parts_held]
         deadline = self._options.save_timeout
-        where = (
-            {"blocks": self._save_rows.rows, "rows": rows}
-            if len(groups) == 1
-            else {"blocks": self._save_rows.views(rows, sizes)}
-        )
-        future = self._door.saves.begin(partial(space.submit_put, names, **where, deadline=deadline, reuse=reuse))
+        is_one = len(groups) == 1
+        blocks_of = self._save_rows.rows if is_one else self._save_rows.views(rows, sizes)
+        put = partial(space.submit_put, names, blocks_of, rows=rows if is_one else None, deadline=deadline, reuse=reuse)
+        future = self._door.saves.begin(put)
         if future is None:
             self._save_rows.give(rows)
             self.counters["refused_blocks"] += len(rows)
