@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import cache
 from time import monotonic, sleep
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import quote, urlencode
 
 from . import _kvstore
@@ -39,7 +39,7 @@ from .errors import BadRequest, Error, NotFound, TimedOut, Unavailable
 from .futures import Future
 from .namespaces import Namespace
 from .sets import SetSpace
-from .spaces import OpenedNamespace, lease_number
+from .spaces import Lease, OpenedNamespace, lease_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -489,6 +489,10 @@ class Space(OpenedNamespace):
         self._block_bytes = namespace.block_bytes
 
     @property
+    def client(self) -> Client:
+        return cast("Client", self._client)
+
+    @property
     def block_bytes(self) -> int:
         return self._block_bytes
 
@@ -702,37 +706,3 @@ class Space(OpenedNamespace):
         at_once = self._client._at_once
         call = self._native.put(self._id, size, hashes, blocks, rows, time, token_ids, extras, hint, checksums, at_once)
         return Future(call)
-
-
-class Lease:
-    """A match protected from eviction until the ``with`` block ends, a get names it, or the node's own time is over."""
-
-    __slots__ = ("_space", "match")
-
-    def __init__(self, space: Space, match: MatchResult) -> None:
-        self._space = space
-        self.match = match
-
-    @property
-    def id(self) -> int:
-        return self.match.lease
-
-    @property
-    def block_count(self) -> int:
-        """Leading blocks found."""
-        return self.match.block_count
-
-    def __repr__(self) -> str:
-        return f"<kvstore.Lease {self.id} of {self.block_count} blocks>"
-
-    def release(self) -> None:
-        if self.match.lease and not self._space._client.is_closed:
-            self._space.release(self.match.lease)
-
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()

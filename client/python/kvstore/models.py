@@ -29,6 +29,7 @@ __all__ = [
     "known_config",
     "known_models",
     "load_config",
+    "namespace_of",
     "shape_of",
 ]
 
@@ -186,6 +187,26 @@ def cache_groups(
             )
         )
     return groups
+
+
+def namespace_of(
+    config: str | Path | Mapping[str, Any],
+    *,
+    block_size: int = 16,
+    dtype: Any = None,
+    tensor_parallel: tuple[int, int] = (0, 1),
+    **more: object,
+) -> Namespace:
+    """The namespace of a Hugging Face model's blocks in the store's own layout. ``tensor_parallel`` is (rank, ranks): the record then names
+    the blocks' heads. Raises Unsupported for unknown families, and for models of several groups, each with a namespace of its own.
+    """
+    groups = cache_groups(config, dtype=dtype)
+    if len(groups) != 1:
+        names = ", ".join(group.name for group in groups)
+        raise Unsupported(
+            f"the layers keep different things ({names}): use kvstore.models.cache_groups(), which gives a namespace for each"
+        )
+    return groups[0].namespace(block_size=block_size, tensor_parallel=tensor_parallel, **more)
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers
 from ._fields import field_text
-from .errors import Unsupported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,32 +42,6 @@ class Namespace:
         made = cls.__new__(cls)
         made._record = _kvstore.Record.parse(text)
         return made
-
-    @classmethod
-    def from_config(
-        cls,
-        config: str | Path | Mapping[str, Any],
-        *,
-        block_size: int = 16,
-        dtype: Any = None,
-        tensor_parallel: tuple[int, int] = (0, 1),
-        **more: object,
-    ) -> Namespace:
-        """The namespace of a Hugging Face model's blocks in the store's own layout.
-
-        ``config`` is a ``config.json``, the folder that holds it, or its content. ``tensor_parallel`` is (rank, ranks): the record then
-        names the blocks' heads. Models whose layers keep different data have a namespace for each group:
-        :func:`kvstore.models.cache_groups`. Raises Unsupported for unknown families.
-        """
-        from .models import cache_groups
-
-        groups = cache_groups(config, dtype=dtype)
-        if len(groups) != 1:
-            names = ", ".join(group.name for group in groups)
-            raise Unsupported(
-                f"the layers keep different things ({names}): use kvstore.models.cache_groups(), which gives a namespace for each"
-            )
-        return groups[0].namespace(block_size=block_size, tensor_parallel=tensor_parallel, **more)
 
     @property
     def text(self) -> str:

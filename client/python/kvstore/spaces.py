@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import Any, Protocol
 
+from . import _kvstore
 from ._arrays import Hashes, Seconds
-from ._kvstore import DropResult
+from ._kvstore import DropResult, MatchResult
 from .errors import BadRequest
 from .futures import Future
 from .namespaces import Namespace
 
-if TYPE_CHECKING:
-    from . import _kvstore
-    from .client import Client, Lease
+
+class Opener(Protocol):
+    """A client, as the namespaces that it has opened see it."""
+
+    _native: _kvstore.Client
+    _at_once: bool
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def _deadline(self, deadline: Seconds | None) -> float: ...
 
 
 def lease_number(lease: Lease | int) -> int:
@@ -28,14 +38,15 @@ class OpenedNamespace:
 
     __slots__ = ("_client", "_id", "_native", "namespace")
 
-    def __init__(self, client: Client, number: int, namespace: Namespace) -> None:
+    def __init__(self, client: Opener, number: int, namespace: Namespace) -> None:
         self._client = client
         self._native = client._native
         self._id = number
         self.namespace = namespace
 
     @property
-    def client(self) -> Client:
+    def client(self) -> Any:
+        """The :class:`kvstore.Client`, whose module imports this one."""
         return self._client
 
     def wait_open(self, *, deadline: Seconds | None = None) -> None:
@@ -93,3 +104,37 @@ class OpenedNamespace:
 
     def __repr__(self) -> str:
         return f"<kvstore.{type(self).__name__} {self.namespace!r}>"
+
+
+class Lease:
+    """A match protected from eviction until the ``with`` block ends, a get names it, or the node's own time is over."""
+
+    __slots__ = ("_space", "match")
+
+    def __init__(self, space: OpenedNamespace, match: MatchResult) -> None:
+        self._space = space
+        self.match = match
+
+    @property
+    def id(self) -> int:
+        return self.match.lease
+
+    @property
+    def block_count(self) -> int:
+        """Leading blocks found."""
+        return self.match.block_count
+
+    def __repr__(self) -> str:
+        return f"<kvstore.Lease {self.id} of {self.block_count} blocks>"
+
+    def release(self) -> None:
+        if self.match.lease and not self._space._client.is_closed:
+            self._space.release(self.match.lease)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

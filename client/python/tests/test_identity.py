@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstore import Unsupported, _identity
-from kvstore._identity import adapter_digest, computed, model_name, remote_code_digest, short, weights_digest
+from kvstore import Unsupported
+from kvstore.doors import identity as _identity
+from kvstore.doors.identity import adapter_digest, computed, model_name, remote_code_digest, short, weights_digest
 
 #: More than two parts of a file, without round numbers.
 LARGE = 2 * _identity._PART_BYTES + 4099
@@ -362,25 +363,32 @@ def torch() -> object:
     return pytest.importorskip("torch", reason="torch is not installed")
 
 
-def test_any_element_of_what_was_loaded_counts(torch) -> None:
+@pytest.fixture
+def tensors(torch):
+    from kvstore.doors import tensors
+
+    return tensors
+
+
+def test_any_element_of_what_was_loaded_counts(torch, tensors) -> None:
     torch.manual_seed(1)
-    loaded_digest = _identity.loaded_digest
+    loaded_digest = tensors.loaded_digest
     for dtype in (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8, torch.bool):
-        size = _identity._CHUNK_BYTES // torch.empty((), dtype=dtype).element_size() + 1003
+        size = tensors._CHUNK_BYTES // torch.empty((), dtype=dtype).element_size() + 1003
         data = (torch.rand(size) * 2).to(dtype)
         before = loaded_digest({"a": data})
         assert loaded_digest({"a": data.clone()}) == before
         last = data.view(torch.uint8)
-        for at in (0, 7, _identity._HOST_BYTES, _identity._CHUNK_BYTES - 1, _identity._CHUNK_BYTES, last.numel() - 1):
+        for at in (0, 7, tensors._HOST_BYTES, tensors._CHUNK_BYTES - 1, tensors._CHUNK_BYTES, last.numel() - 1):
             last[at] ^= 128
             assert loaded_digest({"a": data}) != before, (dtype, at)
             last[at] ^= 128
         assert loaded_digest({"a": data}) == before
 
 
-def test_changes_that_cancel_out_in_a_sum_count(torch) -> None:
+def test_changes_that_cancel_out_in_a_sum_count(torch, tensors) -> None:
     data = torch.arange(4096, dtype=torch.int64)
-    seen = {_identity.loaded_digest({"a": data})}
+    seen = {tensors.loaded_digest({"a": data})}
     for first, second in ((0, 9), (5, 4095), (7, 80)):
         swapped = data.clone()
         swapped[[first, second]] = data[[second, first]]
@@ -390,12 +398,12 @@ def test_changes_that_cancel_out_in_a_sum_count(torch) -> None:
         moved[first] += 1
         moved[second] -= 1
         for each in (swapped, signs, moved):
-            seen.add(_identity.loaded_digest({"a": each}))
+            seen.add(tensors.loaded_digest({"a": each}))
     assert len(seen) == 10
 
 
-def test_names_shapes_and_types_of_tensors_count_and_their_order_does_not(torch) -> None:
-    loaded_digest = _identity.loaded_digest
+def test_names_shapes_and_types_of_tensors_count_and_their_order_does_not(torch, tensors) -> None:
+    loaded_digest = tensors.loaded_digest
     a, b = torch.arange(64.0).reshape(8, 8), torch.zeros(0, 3)
     one = loaded_digest({"a": a, "b": b})
     assert loaded_digest([("b", b), ("a", torch.nn.Parameter(a))]) == one
@@ -416,7 +424,7 @@ def test_names_shapes_and_types_of_tensors_count_and_their_order_does_not(torch)
         loaded_digest({"a": torch.zeros(3, device="meta")})
 
 
-def test_a_tensor_made_of_others_is_looked_into(torch) -> None:
+def test_a_tensor_made_of_others_is_looked_into(torch, tensors) -> None:
     inner = torch.arange(4.0)
 
     class Frame:
@@ -428,16 +436,16 @@ def test_a_tensor_made_of_others_is_looked_into(torch) -> None:
         made.data, made.scale = inner, torch.ones(1)
         return made
 
-    one = _identity.loaded_digest({"a": frame()})
-    assert _identity.loaded_digest({"a": frame()}) == one
+    one = tensors.loaded_digest({"a": frame()})
+    assert tensors.loaded_digest({"a": frame()}) == one
     inner[2] += 1
-    assert _identity.loaded_digest({"a": frame()}) != one
+    assert tensors.loaded_digest({"a": frame()}) != one
 
 
-def test_rotations_are_told_apart_by_their_values(torch) -> None:
+def test_rotations_are_told_apart_by_their_values(torch, tensors) -> None:
     short_, long_ = torch.rand(1024, 64), torch.rand(4096, 64)
     tables = [
-        _identity.rotation_digest(each) for each in ([short_], [long_], [short_, long_], [long_, short_], {"x": short_})
+        tensors.rotation_digest(each) for each in ([short_], [long_], [short_, long_], [long_, short_], {"x": short_})
     ]
     assert len(set(tables)) == 5
-    assert _identity.rotation_digest([short_.clone()]) == tables[0]
+    assert tensors.rotation_digest([short_.clone()]) == tables[0]

@@ -24,21 +24,21 @@ LLAMA = {
 
 def test_a_namespace_from_a_config(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    one = kvstore.Namespace.from_config(tmp_path, revision="abc")
-    assert one == kvstore.Namespace.from_config(tmp_path / "config.json", revision="abc")
-    assert one == kvstore.Namespace.from_config(LLAMA, revision="abc")
+    one = kvstore.models.namespace_of(tmp_path, revision="abc")
+    assert one == kvstore.models.namespace_of(tmp_path / "config.json", revision="abc")
+    assert one == kvstore.models.namespace_of(LLAMA, revision="abc")
     assert one.block_bytes == 32 * 2 * 8 * 128 * 2 * 16
     assert one.fields["model"] == "meta-llama/Llama-3.1-8B"
     assert one.fields["dtype"] == "bfloat16"
     assert "cache_group" not in one.fields
-    assert one != kvstore.Namespace.from_config(LLAMA | {"rope_theta": 10000.0}, revision="abc")
-    half = kvstore.Namespace.from_config(LLAMA, tensor_parallel=(1, 2), dtype="float8_e4m3", block_size=32)
+    assert one != kvstore.models.namespace_of(LLAMA | {"rope_theta": 10000.0}, revision="abc")
+    half = kvstore.models.namespace_of(LLAMA, tensor_parallel=(1, 2), dtype="float8_e4m3", block_size=32)
     assert half.fields["head_range"] == "4-7"
     assert half.block_bytes == 32 * 2 * 4 * 128 * 32
     with pytest.raises(kvstore.Unsupported, match="3 ranks"):
-        kvstore.Namespace.from_config(LLAMA, tensor_parallel=(0, 3))
+        kvstore.models.namespace_of(LLAMA, tensor_parallel=(0, 3))
     with pytest.raises(kvstore.BadRequest, match="rank 2"):
-        kvstore.Namespace.from_config(LLAMA, tensor_parallel=(2, 2))
+        kvstore.models.namespace_of(LLAMA, tensor_parallel=(2, 2))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_is_not_known_is_refused_by_name(change, why):
 
 def test_a_namespace_needs_one_group():
     with pytest.raises(kvstore.Unsupported, match="window-4096"):
-        kvstore.Namespace.from_config(LLAMA | {"model_type": "gemma2", "sliding_window": 4096})
+        kvstore.models.namespace_of(LLAMA | {"model_type": "gemma2", "sliding_window": 4096})
     assert (
         cache_groups(LLAMA | {"model_type": "gemma2", "sliding_window": 4096, "head_dim": 128}, windows=False)[0].name
         == "full"

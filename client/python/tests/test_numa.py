@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kvstore import BadRequest, Client
-from kvstore._numa import numa_nodes_of
+from kvstore.doors.placement import numa_nodes_of
 from kvstore.tools.doctor import check_numa
 
 

@@ -170,14 +170,14 @@ def test_numbers_of_every_length_are_hashed_as_cbor_has_them():
 def test_records_tell_how_blocks_are_named():
     windows = Naming.of(engine_record("full 2x2; window80 4x2; state 3xaa bb", **{"x.parts": 2}))
     assert [(g.window_tokens, g.is_state) for g in windows.groups] == [(0, False), (80, False), (0, True)]
-    assert windows.names([b"A", b"B"], b"w") == [
+    assert windows.part_names([b"A", b"B"], b"w") == [
         block + group.to_bytes(4, "big") + b"w/" + part.to_bytes(4, "big")
         for group in range(3)
         for part in range(2)
         for block in (b"A", b"B")
     ]
-    assert Naming.of(engine_record()).names([b"A", b"B"]) == [b"A", b"B"]
-    assert Naming.of(engine_record()).names([b"A"], b"w1") == [b"A\0\0\0\0w1"]
+    assert Naming.of(engine_record()).part_names([b"A", b"B"]) == [b"A", b"B"]
+    assert Naming.of(engine_record()).part_names([b"A"], b"w1") == [b"A\0\0\0\0w1"]
     with pytest.raises(Unsupported, match="which groups"):
         Naming.of(engine_record("sha256 0123"))
     rows = engine_record(**{"x.block_size": None, "x.ranks": "2x1"})  # of the tier, as they are
@@ -227,7 +227,7 @@ def test_an_engines_blocks_are_found_by_its_model(service, client):
 def test_a_hit_ends_where_every_group_and_part_has_what_the_next_token_needs(service, client):
     record = engine_record("full 2x2; window40 4x2", **{"x.parts": 2})
     hashes = vllm_hashes(tokens(16 * 10), 16)
-    names = np.array(Naming.of(record).names(hashes), object).reshape(2, 2, 10)
+    names = np.array(Naming.of(record).part_names(hashes), object).reshape(2, 2, 10)
     space = put(client, record, [*names[0].ravel(), *names[1, :, 4:].ravel()])
     query = {"namespace": record.text, "hashes": [each.hex() for each in hashes]}
     assert service.prefix(**query)["found"] == of(10)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import kvstore
 from kvstore._access import nodes_of
 from kvstore._fields import field_text
-from kvstore._options import AccessOptions, StoreOptions, check_options, client_of
+from kvstore.doors.options import AccessOptions, StoreOptions, check_options, client_of
 from kvstore.errors import BadRequest, PermissionDenied, Unavailable
 
 # -- endpoints
@@ -90,7 +90,7 @@ def test_an_option_of_the_wrong_type_is_refused_by_name_and_a_token_is_not_shown
 def test_an_element_type_has_one_name_whatever_it_is_given_as(dtype):
     assert kvstore.Namespace(model="m", block_size=1, block_bytes=1, dtype=dtype).fields["dtype"] == "float16"
     config = {"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 8}
-    assert kvstore.Namespace.from_config(config, dtype=dtype).fields["dtype"] == "float16"
+    assert kvstore.models.namespace_of(config, dtype=dtype).fields["dtype"] == "float16"
 
 
 def test_torchs_element_types_have_numpys_names():

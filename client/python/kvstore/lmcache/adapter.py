@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 
 from .. import _kvstore
-from .._breaker import Gate
-from .._options import client_of
-from ..errors import Cancelled, Error
+from ..doors.door import tell_untried
+from ..doors.gates import Gate
+from ..doors.results import landed, stored
+from ..errors import Error
 from ..futures import Future
 from . import compat
 from .compat import Bitmap, KeyEntry, KeyListPage, L2AdapterInterface, L2StoreResult, key_text
-from .connector import Options, logger, namespace_of
+from .connector import Options, door_of, logger, namespace_of
 
-#: Values in SetPutResult.states.
-_REFUSED, _STORED = 0, 1
+#: A value in SetPutResult.states.
+_STORED = 1
 #: Limit on unfetched results of a kind, and on leases not yet unlocked: LMCache handles all but those of given up requests.
 _UNFETCHED_MAX = 4096
 #: How many keys the adapter keeps with sizes, to list them and to count bytes.
@@ -37,16 +38,17 @@ class _Task:
     future: Future[Any] | None = None
 
 
-class _Kind(Gate):
+class _Kind:
     """Stores, lookups or loads: tasks under way, and the descriptor that signals LMCache when one has ended.
 
     1. The descriptor is readable while LMCache has yet to see an ended task. LMCache reads it empty, and then asks for results. One signal
        can stand for several ends, so the others are signalled again at the next request.
     """
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what, logger)
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
         self.queue = _kvstore.ReadyQueue()
+        self._lock = threading.Lock()
         self._tasks: OrderedDict[int, _Task] = OrderedDict()
 
     def tell(self) -> None:
@@ -96,20 +98,13 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         """``l1_memory_desc`` is not used: nodes take no memory whose size its owner can change (docs/engines/lmcache.md)."""
         options = Options.of(params)
         super().__init__(int(options.max_capacity_gb * (1 << 30)))
-        if compat.VERSION not in compat.TRIED_VERSIONS:
-            logger.warning(
-                "kvstore: LMCache %s was not tried, only %s", compat.VERSION, ", ".join(compat.TRIED_VERSIONS)
-            )
+        tell_untried(logger, "LMCache", compat.VERSION, compat.TRIED_VERSIONS)
         self._options = options
-        self._namespace = namespace_of(options, **{"x.engine": "lmcache"})
-        self._client = client_of(
-            options,
-            identity="lmcache",
-            connections_per_node=options.connections,
-            staging_bytes=options.staging_bytes,
-        )
-        self._space = self._client.open_set(self._namespace, wait=False)
-        self._stores, self._lookups, self._loads = _Kind("stores"), _Kind("lookups"), _Kind("loads")
+        self._namespace = namespace_of(options, "lmcache")
+        self._door = door_of(options, "lmcache")
+        self._space = self._door.open(self._namespace)
+        door = self._door
+        self._stores, self._lookups, self._loads = _Kind(door.saves), _Kind(door.lookups), _Kind(door.loads)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         #: Keys stored as far as this adapter can tell: a growing number, and bytes.
@@ -118,7 +113,6 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         #: The keys found under each lookup's lease. A lease is given back with its last key.
         self._leases: OrderedDict[int, set[Any]] = OrderedDict()
         self._leases_of: dict[Any, list[int]] = {}
-        self._is_closed = False
 
     # -- LMCache's three descriptors
 
@@ -133,11 +127,8 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def _submit(self, kind: _Kind, task: _Task, submit: Callable[[list[bytes]], Future[Any]]) -> int:
         number = next(self._numbers)
-        try:
-            if task.keys and not self._is_closed and kind.allows():
-                task.future = submit(_names(task.keys))
-        except Exception as error:
-            self._failed(kind, error)
+        if task.keys and not self._door.is_closed and kind.gate.allows():
+            task.future = kind.gate.begin(lambda: submit(_names(task.keys)))
         kind.add(number, task)
         return number
 
@@ -153,25 +144,10 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
 
         return self._submit(kind, task, send)
 
-    def _failed(self, kind: _Kind, why: object) -> None:
-        if not self._is_closed:
-            kind.failed(why)
-
-    def _result(self, kind: _Kind, task: _Task) -> Any:
+    @staticmethod
+    def _result(kind: _Kind, task: _Task) -> Any:
         """The task's result, or None."""
-        if task.future is None:
-            return None
-        try:
-            result = task.future.result(0)
-        except Exception as error:
-            self._failed(kind, error)
-            return None
-        why = result.why
-        if why is None:
-            kind.succeeded()
-        elif not isinstance(why, Cancelled):
-            self._failed(kind, why)
-        return result
+        return None if task.future is None else kind.gate.result(task.future)
 
     # -- stores
 
@@ -185,14 +161,11 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         put = self._result(self._stores, task)
         if put is None:
             return L2StoreResult(not task.keys, 0)
-        states = np.asarray(put.states)
-        stored = [i for i in range(len(task.keys)) if states[i] != _REFUSED]
-        keys = [task.keys[i] for i in stored]
-        new = self._note(keys, [task.sizes[i] for i in stored])
-        self._tell(self._notify_keys_stored, keys, new)
-        return L2StoreResult(
-            len(stored) == len(task.keys), sum(task.sizes[i] for i in np.flatnonzero(states == _STORED))
-        )
+        there = np.flatnonzero(stored(put))
+        keys = [task.keys[i] for i in there]
+        self._tell(self._notify_keys_stored, keys, self._note(keys, [task.sizes[i] for i in there]))
+        new = np.flatnonzero(np.asarray(put.states) == _STORED)
+        return L2StoreResult(len(keys) == len(task.keys), sum(task.sizes[i] for i in new))
 
     def _note(self, keys: Sequence[Any], sizes: Sequence[int]) -> list[int]:
         """Records keys that are in the store. Returns the bytes of new ones and 0 for others: LMCache counts each once."""
@@ -208,12 +181,9 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def _tell(self, notify: Callable[..., None], keys: list[Any], *more: Any) -> None:
         """Calls LMCache's listeners."""
-        if not keys:
-            return
-        try:
-            notify(keys, *more)
-        except Exception:
-            logger.exception("kvstore: a listener of LMCache's")
+        if keys:
+            with self._door.guarded("a listener of LMCache's"):
+                notify(keys, *more)
 
     # -- lookups
 
@@ -289,24 +259,20 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         got = self._result(self._loads, task)
         if got is None:
             return _bitmap(len(task.keys), [])
-        landed = np.flatnonzero(np.asarray(got.landed) & (np.asarray(got.block_bytes) == task.sizes)).tolist()
-        keys = [task.keys[i] for i in landed]
-        self._tell(self._notify_keys_accessed, keys)
-        return _bitmap(len(task.keys), landed)
+        here = np.flatnonzero(landed(got, task.sizes)).tolist()
+        self._tell(self._notify_keys_accessed, [task.keys[i] for i in here])
+        return _bitmap(len(task.keys), here)
 
     # -- the optional calls
 
     def delete(self, keys: list[Any]) -> None:
-        if not keys or self._is_closed:
+        if not keys or self._door.is_closed:
             return
-        try:
+        with self._door.guarded(f"{len(keys)} objects are not deleted"):
             self._space.drop(_names(keys), deadline=self._options.deadline)
-        except Exception as error:
-            logger.warning("kvstore: %d objects could not be deleted: %s", len(keys), error)
-            return
-        with self._lock:
-            known = [(key, self._known.pop(key)[1]) for key in keys if key in self._known]
-        self._tell(self._notify_keys_deleted, [key for key, _ in known], [size for _, size in known])
+            with self._lock:
+                known = [(key, self._known.pop(key)[1]) for key in keys if key in self._known]
+            self._tell(self._notify_keys_deleted, [key for key, _ in known], [size for _, size in known])
 
     def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> Any:
         """The keys stored by this adapter that the store still has. It names objects by hashes, so others' objects are not listed."""
@@ -324,7 +290,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
                 if sequence > after and (model_name is None or key.model_name == model_name)
             ]
         page, is_last = known[:page_size], len(known) <= page_size
-        if page and not self._is_closed:
+        if page and not self._door.is_closed:
             match = self._space.match(_names([key for _, key, _ in page]), deadline=self._options.deadline)
             held = np.asarray(match.held)
             entries = [
@@ -337,22 +303,22 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
     def report_status(self) -> dict[str, Any]:
         """Healthy while it is open: without the store LMCache still has its L1."""
         status: dict[str, Any] = {
-            "is_healthy": not self._is_closed,
+            "is_healthy": not self._door.is_closed,
             "type": "kvstore",
             "namespace": self._namespace.text,
             "failures": {
-                "stores": self._stores.failures,
-                "lookups": self._lookups.failures,
-                "loads": self._loads.failures,
+                "stores": self._door.saves.failures,
+                "lookups": self._door.lookups.failures,
+                "loads": self._door.loads.failures,
             },
             "leases": len(self._leases),
             "known_keys": len(self._known),
         }
-        if not self._is_closed:
+        if not self._door.is_closed:
             try:
                 status["nodes"] = [
                     {name: node[name] for name in ("endpoint", "transport", "connected", "last_error") if name in node}
-                    for node in self._client.nodes()
+                    for node in self._door.client.nodes()
                 ]
             except Error as error:
                 status["nodes"] = str(error)
@@ -360,8 +326,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def close(self) -> None:
         """Tasks under way end with the part done so far."""
-        self._is_closed = True
-        self._client.close()
+        self._door.close()
 
 
 def _names(keys: Iterable[Any]) -> list[bytes]:

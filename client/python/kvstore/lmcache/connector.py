@@ -9,7 +9,8 @@ from typing import Any
 
 from .. import _kvstore
 from .._access import access_of
-from .._options import AccessOptions, access_options, check_options
+from ..doors.door import Door
+from ..doors.options import AccessOptions, access_options
 from ..errors import BadRequest
 from ..namespaces import Namespace
 
@@ -46,23 +47,20 @@ class Options(AccessOptions):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        mine = dict(given)
-        capacity = mine.pop("max_capacity_gb", 0.0)
-        check_options(cls, mine, cls.place)
-        if not isinstance(capacity, (int, float)) or isinstance(capacity, bool) or capacity < 0:
-            raise BadRequest(f"adapter_params: max_capacity_gb is {capacity!r}, allowed is a number from 0")
-        if mine.get("weights_epoch") is None:
+        made = super().of(given)
+        if made.weights_epoch is None:
             raise BadRequest(
                 "adapter_params: weights_epoch is missing: LMCache tells a model's name, and neither its weights nor its adapters. "
                 "Set a number, and another one whenever they change"
             )
-        return cls(max_capacity_gb=capacity, **mine)
+        return made
 
 
-def namespace_of(options: Options, **more: object) -> Namespace:
+def namespace_of(options: Options, engine: str, **more: object) -> Namespace:
     """The namespace of the objects; written to LMCache's log."""
     fields: dict[str, object] = {
         "kind": "set",
+        "x.engine": engine,
         "model": options.model,
         "tenant": options.tenant or None,
         "weights_epoch": options.weights_epoch,
@@ -73,13 +71,23 @@ def namespace_of(options: Options, **more: object) -> Namespace:
     return made
 
 
+def door_of(options: Options, identity: str) -> Door:
+    return Door(
+        options,
+        identity,
+        logger,
+        connections_per_node=options.connections,
+        staging_bytes=options.staging_bytes,
+    )
+
+
 class Connector(_kvstore.LmcacheConnector):
     """``adapter_params`` as keywords."""
 
     def __init__(self, **given: Any) -> None:
         options = Options.of(given)
         super().__init__(
-            namespace_of(options, **{"x.engine": "lmcache"})._record,
+            namespace_of(options, "lmcache")._record,
             options.deadline,
             options.connections,
             options.staging_bytes,

@@ -17,11 +17,11 @@ from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
 from .. import _kvstore
-from .._identity import short
-from .._options import client_of
-from .._outputs import decoded, encoded
+from ..doors.identity import short
+from ..doors.outputs import decoded, encoded
+from ..namespaces import Namespace
 from ..sets import SetMatchResult
-from .connector import Options, logger, namespace_of
+from .connector import Options, door_of, logger, namespace_of
 
 _PREFIX = "kvstore."
 
@@ -41,20 +41,13 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         given = config.extra_config or {}
         options = Options.of({k.removeprefix(_PREFIX): v for k, v in given.items() if k.startswith(_PREFIX)})
         self._deadline = options.deadline
-        self._client = client_of(
-            options,
-            identity="lmcache-remote",
-            connections_per_node=options.connections,
-            staging_bytes=options.staging_bytes,
-        )
         self._object_bytes_max = options.object_bytes_max
-        namespace = namespace_of(options, **self._objects())
-        self._space = self._client.open_set(namespace, wait=False)
+        self._door = door_of(options, "lmcache-remote")
+        self._space = self._door.open(self._namespace(options))
 
-    def _objects(self) -> dict[str, object]:
-        """Further namespace fields for its objects."""
+    def _namespace(self, options: Options) -> Namespace:
         chunk = short(f"{self.meta_shapes} {self.meta_dtypes} {self.meta_fmt}")
-        return {"x.engine": "lmcache-remote", "x.chunk": chunk}
+        return namespace_of(options, "lmcache-remote", **{"x.chunk": chunk})
 
     @staticmethod
     def _names(keys: Sequence[Any]) -> list[bytes]:
@@ -72,20 +65,16 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         return True
 
     def batched_contains(self, keys: list[Any]) -> int:
-        try:
+        with self._door.guarded("lookup"):
             return _leading(self._space.match(self._names(keys), deadline=self._deadline)) if keys else 0
-        except Exception as error:
-            logger.warning("kvstore: %s", error)
-            return 0
+        return 0
 
     async def batched_async_contains(self, lookup_id: str, keys: list[Any], pin: bool = False) -> int:
         if not keys:
             return 0
-        try:
+        with self._door.guarded("lookup"):
             return _leading(await self._space.submit_match(self._names(keys), deadline=self._deadline, prefetch=True))
-        except Exception as error:
-            logger.warning("kvstore: %s", error)
-            return 0
+        return 0
 
     # -- chunks
 
@@ -104,15 +93,13 @@ class Remote(RemoteConnector):  # type: ignore[misc]
                 break
             made.append(one)
         chunks: list[Any] = [None] * len(keys)
-        try:
+        with self._door.guarded("load"):
             if made:
                 views = [each.byte_array for each in made]
                 got = await self._space.submit_get(self._names(keys[: len(made)]), views, deadline=self._deadline)
                 sizes = np.asarray(got.block_bytes)
                 for i in np.flatnonzero(np.asarray(got.landed)):
                     chunks[i] = self.reshape_partial_chunk(made[i], int(sizes[i]))
-        except Exception as error:
-            logger.warning("kvstore: %s", error)
         for one, chunk in zip(made, chunks, strict=False):
             if chunk is None:
                 one.ref_count_down()
@@ -133,20 +120,18 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         return True
 
     async def batched_put(self, keys: list[Any], memory_objs: list[Any]) -> None:
-        try:
-            views = [each.byte_array for each in memory_objs]
-            put = await self._space.submit_put(self._names(keys), views, deadline=self._deadline)
-            if put.refused:
-                logger.warning("kvstore: %d of %d chunks were not stored: %s", put.refused, len(keys), put.why)
-        except Exception as error:
-            logger.warning("kvstore: %s", error)
+        with self._door.guarded("save"):
+            await self._put(keys, [each.byte_array for each in memory_objs])
+
+    async def _put(self, keys: Sequence[Any], objects: Sequence[Any]) -> None:
+        put = await self._space.submit_put(self._names(keys), objects, deadline=self._deadline)
+        if put.refused:
+            logger.warning("kvstore: %d of %d objects were not stored: %s", put.refused, len(keys), put.why)
 
     def remove_sync(self, key: Any) -> bool:
-        try:
+        with self._door.guarded("remove"):
             return self._space.drop(self._names([key]), deadline=self._deadline).block_count > 0
-        except Exception as error:
-            logger.warning("kvstore: %s", error)
-            return False
+        return False
 
     # -- the rest
 
@@ -158,13 +143,12 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         return True
 
     async def ping(self) -> int:
-        try:
-            return 0 if any(each["connected"] for each in self._client.nodes()) else 1
-        except Exception:
-            return 1
+        with self._door.guarded("ping"):
+            return 0 if any(each["connected"] for each in self._door.client.nodes()) else 1
+        return 1
 
     async def close(self) -> None:
-        self._client.close()
+        self._door.close()
 
 
 class EncoderRemote(Remote):
@@ -173,12 +157,12 @@ class EncoderRemote(Remote):
     LMCACHE_CONFIG_FILE: ec: {remote_storage_plugins: ["kvstore"], extra_config: {...class_name: EncoderRemote, ...}}
     """
 
-    def _objects(self) -> dict[str, object]:
-        return {"x.engine": "lmcache-encoder"}
+    def _namespace(self, options: Options) -> Namespace:
+        return namespace_of(options, "lmcache-encoder")
 
     async def batched_get(self, keys: list[Any]) -> list[Any]:
         found: list[Any] = [None] * len(keys)
-        try:
+        with self._door.guarded("load"):
             names = self._names(keys)
             match = await self._space.submit_match(names, deadline=self._deadline)
             held = [i for i in range(len(keys)) if match.held[i] and match.block_bytes[i] <= self._object_bytes_max]
@@ -187,8 +171,6 @@ class EncoderRemote(Remote):
                 got = await self._space.submit_get([names[i] for i in held], data, deadline=self._deadline)
                 for i, is_here, one in zip(held, got.landed, data, strict=True):
                     found[i] = self._made(one) if is_here else None
-        except Exception as error:
-            logger.warning("kvstore: %s", error)
         return found
 
     def _made(self, data: npt.NDArray[np.uint8]) -> Any:
@@ -201,14 +183,9 @@ class EncoderRemote(Remote):
         return made
 
     async def batched_put(self, keys: list[Any], memory_objs: list[Any]) -> None:
-        try:
+        with self._door.guarded("save"):
             outputs = [encoded(each.tensor) for each in memory_objs]
             put = [(key, data) for key, data in zip(keys, outputs, strict=True) if data is not None]
             if len(put) < len(keys):
                 logger.warning("kvstore: %d outputs are of a type that is not stored", len(keys) - len(put))
-            names = self._names([key for key, _ in put])
-            result = await self._space.submit_put(names, [data for _, data in put], deadline=self._deadline)
-            if result.refused:
-                logger.warning("kvstore: %d of %d outputs were not stored: %s", result.refused, len(put), result.why)
-        except Exception as error:
-            logger.warning("kvstore: %s", error)
+            await self._put([key for key, _ in put], [data for _, data in put])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from .._groups import LayerGroup, usable
+from ..doors.groups import LayerGroup, usable
+from ..doors.names import BlockNames
 from ..errors import Unsupported
 from ..namespaces import Namespace
 
@@ -31,7 +31,7 @@ class Group(LayerGroup):
 
 
 @dataclass(frozen=True)
-class Naming:
+class Naming(BlockNames):
     """Block names as a namespace's record defines them. A block has groups times parts names, in this order."""
 
     hash: str
@@ -91,16 +91,6 @@ class Naming:
         if self.is_chain and self.hash in ("", "kvstore"):
             return [bytes(each) for each in namespace.hash_chain(tokens)]
         raise Unsupported(f"token_ids: only the engine itself makes hashes of {self.hash!r}: ask with hashes")
-
-    def names(self, hashes: Sequence[bytes], epoch: bytes = b"") -> list[bytes]:
-        """As [group, part, block], the connector's order."""
-        made: list[bytes] = []
-        for group in range(len(self.groups)):
-            of_group = b"" if len(self.groups) == 1 and not epoch else group.to_bytes(4, "big") + epoch
-            for part in range(self.part_count):
-                suffix = of_group + (b"" if self.part_count == 1 else b"/" + part.to_bytes(4, "big"))
-                made += [each + suffix for each in hashes] if suffix else hashes
-        return made
 
     def usable(self, held: npt.NDArray[np.bool_]) -> int:
         """How many leading blocks can serve a request. ``held``: [group, block]."""

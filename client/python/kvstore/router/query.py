@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _kvstore
-from .._breaker import Breaker
 from ..client import Client, Node, Space
+from ..doors.gates import Breaker
+from ..doors.names import adapter_suffix, weights_suffix
 from ..errors import BadRequest, Busy, Error, NotFound, TimedOut, Unavailable
 from ..futures import Future
 from ..namespaces import Namespace
@@ -76,7 +77,7 @@ class Asked:
             tokens=_tokens(given["token_ids"]) if "token_ids" in given else None,
             seed=given.get("hash_seed", HASH_SEED),
             cache_salt=given.get("cache_salt", ""),
-            epoch=_epoch(given.get("weights_epoch")) + _adapter(given.get("adapter")),
+            epoch=weights_suffix(given.get("weights_epoch")) + _adapter(given.get("adapter")),
             deadline=_seconds(given.get("deadline")),
             by_node=given.get("by_node", False),
         )
@@ -135,16 +136,7 @@ def _adapter(given: Any) -> bytes:
         return b""
     if not isinstance(given, str) or re.fullmatch("[0-9a-f]{32}", given) is None:
         raise BadRequest("adapter: no 32 hexadecimal digits, as the engine's log has them")
-    return b"l" + bytes.fromhex(given)
-
-
-def _epoch(given: Any) -> bytes:
-    """As in the connector's names."""
-    if given is None:
-        return b""
-    if type(given) is not int or not 0 <= given < 1 << 64:
-        raise BadRequest("weights_epoch: no whole number from 0")
-    return b"w" + given.to_bytes(8, "big")
+    return adapter_suffix(bytes.fromhex(given))
 
 
 def _seconds(given: Any) -> float | None:
@@ -172,7 +164,7 @@ class _Opened:
         self.user_count = 0
 
 
-class _Door:
+class _Clients:
     """Opens namespaces on a succession of clients, since a client keeps all it has opened and callers may invent names.
 
     1. A client opens at most _NAMESPACES_MAX. It is closed once it has been replaced and its last user is done.
@@ -240,11 +232,11 @@ class Prefixes:
         **options: Any,
     ) -> None:
         listed = list(endpoints) if endpoints else None
-        self._door = _Door(lambda: Client(listed, deadline=deadline, identity="router", **options), deadline_max)
+        self._clients = _Clients(lambda: Client(listed, deadline=deadline, identity="router", **options), deadline_max)
         self._options = options
         self._deadline, self._deadline_max = deadline, deadline_max
         #: For each node by its endpoint, if there are several: a client of one node shows which node has a block.
-        self._each: dict[str, _Door] = {}
+        self._each: dict[str, _Clients] = {}
         self._listed: list[dict[str, Any]] = []
         self._listed_at = -_LIST_SECONDS
         self._listing = asyncio.Lock()
@@ -255,12 +247,12 @@ class Prefixes:
         return not self._breaker.allows()
 
     def close(self) -> None:
-        for each in (*self._each.values(), self._door):
+        for each in (*self._each.values(), self._clients):
             each.close()
 
     @property
     def _client(self) -> Client:
-        return self._door.client
+        return self._clients.client
 
     # -- the nodes' own lists
 
@@ -326,8 +318,8 @@ class Prefixes:
             held = [_Held(np.zeros(each.name_count * len(hashes), np.uint8)) for each in namings]
             why: Error | None = Unavailable("the store does not answer, and is not asked for a while")
         else:
-            names = [each.names(hashes, asked.epoch) for each in namings]
-            held = await self._held(self._door, namespaces, names, deadline)
+            names = [each.part_names(hashes, asked.epoch) for each in namings]
+            held = await self._held(self._clients, namespaces, names, deadline)
             why = next((each.why for each in held if each.why is not None), None)
             if why is None:
                 self._breaker.succeeded()
@@ -353,13 +345,15 @@ class Prefixes:
         return make() if len(tokens) < 1 << 13 else await asyncio.to_thread(make)
 
     @staticmethod
-    async def _held(door: _Door, namespaces: list[Namespace], names: list[list[bytes]], deadline: float) -> list[_Held]:
+    async def _held(
+        clients: _Clients, namespaces: list[Namespace], names: list[list[bytes]], deadline: float
+    ) -> list[_Held]:
         """Of each namespace's names."""
 
         async def of_one(namespace: Namespace, its_names: list[bytes]) -> _Held:
             if not its_names:
                 return _Held(np.zeros(0, np.uint8))
-            async with door.space(namespace) as space:
+            async with clients.space(namespace) as space:
                 return await Prefixes._held_in(space, its_names, deadline)
 
         return await asyncio.gather(*map(of_one, namespaces, names))
@@ -402,13 +396,13 @@ class Prefixes:
             return [_of_node(nodes[0]["name"], nodes[0]["endpoint"], held)]
         if namings[0].is_chain:
             return None
-        doors = await self._doors_of([node["endpoint"] for node in nodes])
-        names = [each.names(hashes, asked.epoch) for each in namings]
+        of_nodes = await self._clients_of([node["endpoint"] for node in nodes])
+        names = [each.part_names(hashes, asked.epoch) for each in namings]
 
-        async def of(node: Mapping[str, Any], door: _Door) -> dict[str, Any]:
+        async def of(node: Mapping[str, Any], clients: _Clients) -> dict[str, Any]:
             try:
-                found = await self._held(door, namespaces, names, deadline)
-                answers_as = door.client.nodes()[0]["node_id"]
+                found = await self._held(clients, namespaces, names, deadline)
+                answers_as = clients.client.nodes()[0]["node_id"]
                 if node["node_id"] and answers_as not in ("", node["node_id"]):
                     # On this machine, the path is another node's.
                     raise Unavailable(f"another node answers there: {answers_as}")
@@ -418,9 +412,9 @@ class Prefixes:
                 found = [_Held(np.zeros(len(each), np.uint8), error) for each in names]
             return _of_node(node["name"], node["endpoint"], found)
 
-        return list(await asyncio.gather(*(of(node, door) for node, door in zip(nodes, doors, strict=True))))
+        return list(await asyncio.gather(*(of(node, clients) for node, clients in zip(nodes, of_nodes, strict=True))))
 
-    async def _doors_of(self, endpoints: list[str]) -> list[_Door]:
+    async def _clients_of(self, endpoints: list[str]) -> list[_Clients]:
         """One client per present node, whatever map it has. Closes those of nodes that have left."""
         for endpoint in self._each.keys() - set(endpoints):
             self._each.pop(endpoint).close()
@@ -431,9 +425,9 @@ class Prefixes:
         made = []
         for endpoint in endpoints:
             if endpoint not in self._each:
-                door = _Door(functools.partial(client_of, endpoint), self._deadline_max)
-                self._each[endpoint] = door
-                made.append(door.client)
+                clients = _Clients(functools.partial(client_of, endpoint), self._deadline_max)
+                self._each[endpoint] = clients
+                made.append(clients.client)
         each = [self._each[endpoint] for endpoint in endpoints]
         await asyncio.gather(*(asyncio.to_thread(client.ping, deadline=self._deadline_max) for client in made))
         return each

@@ -12,33 +12,32 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from .._numa import numa_nodes_of, tell_numa
-from .._options import client_of
+from ..doors.door import Door, tell_untried
 from ..errors import BadRequest, Mismatch, Unsupported
 from . import compat
 from .compat import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult, StorageMetrics
 from .figures import Figures
 from .identity import Watch, callers, facts, facts_of_ranks
 from .model import Options, PoolText, Ranks, namespace_of
-from .store import Guarded, Move, Pool, together
+from .store import Move, Pool, together
 
 __all__ = ["KVStoreHiCache"]
 
 logger = logging.getLogger("sglang.kvstore")
 
-T = TypeVar("T")
 #: Batches whose size and speed wait to be reported.
 _SAMPLES_MAX = 1024
 
 
-class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
+class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
     """The storage backend that SGLang calls, from several threads at once.
 
     1. After construction, calls neither raise into the engine nor return None where SGLang counts: a failed lookup is a miss, a failed save
@@ -49,9 +48,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
     """
 
     def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None) -> None:
-        if compat.VERSION not in compat.TRIED_VERSIONS:
-            tried = ", ".join(compat.TRIED_VERSIONS)
-            logger.warning("kvstore: SGLang %s was not tried, only %s", compat.VERSION, tried)
+        tell_untried(logger, "SGLang", compat.VERSION, compat.TRIED_VERSIONS)
         if why := compat.why_unsupported(storage_config):
             raise Unsupported(f"{compat.engine_name()}: {why}")
         self._options = Options.of(storage_config.extra_config or {})
@@ -63,16 +60,13 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
             lambda: facts(storage_config.model_name, found, self._options.weights_epoch), found
         )
         self._watch = Watch(found, self._ranks.pp_size)
-        self._client = client_of(
-            self._options,
-            identity=f"sglang-{self._ranks.tp_rank}",
-            numa_nodes=numa_nodes_of(self._options.numa_nodes),
-        )
-        tell_numa(logger, self._client)
+        options = self._options
+        self._door = Door(options, f"sglang-{self._ranks.tp_rank}", logger, numa_nodes=options.numa_nodes)
+        self.counters = self._door.counters
+        self._lock = threading.Lock()
         self._pools: dict[str, Pool | None] = {}
         self._cleared = b""
         self._clear_count = 0
-        Guarded.__init__(self)
         self._tells = bool(storage_config.enable_storage_metrics)
         self._figures = Figures(self._facts.model, storage_config.tp_rank, storage_config.pp_rank)
         self._samples: dict[str, deque[tuple[int, float]]] = {
@@ -98,7 +92,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         if known is not None and known.is_of(pool):
             return
         try:
-            made = Pool(self._client, self._options, self._ranks, name, pool, self._namespace, self._gates, self._add)
+            made = Pool(self._door, self._options, self._ranks, name, pool, self._namespace)
         except (BadRequest, Unsupported, Mismatch):
             raise  # at the engine's start
         except Exception:
@@ -119,7 +113,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         return namespace_of(self._facts, self._options, self._ranks, pool)
 
     def _pool(self, name: str) -> Pool | None:
-        return None if self._is_closed else self._pools.get(name)
+        return None if self._door.is_closed else self._pools.get(name)
 
     def _is_logical(self, name: str) -> bool:
         return name in self._pools and self._pools[name] is None
@@ -169,15 +163,14 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         return self.batch_exists([key]) > 0
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
-        def do() -> int:
+        with self._door.guarded("batch_exists"):
             (held,) = self._look([("kv", keys)])
             return _leading(held)
-
-        return self._guard("batch_exists", do, lambda: 0)
+        return 0
 
     def _look(self, asked: Sequence[tuple[str, Sequence[str]]]) -> list[list[bool]]:
         until = time.monotonic() + self._options.lookup_timeout
-        self._add("lookups", 1)
+        self._door.count("lookups", 1)
         results = [[False] * len(keys) for _, keys in asked]
         epoch = self._epoch()
         if epoch is None:
@@ -193,11 +186,9 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         return results
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: list[Any] | None = None, extra_info: Any = None) -> Any:
-        return self._guard(
-            "batch_exists_v2",
-            lambda: self._exists_v2(keys, pool_transfers or []),
-            lambda: PoolTransferResult(0, {}, []),
-        )
+        with self._door.guarded("batch_exists_v2"):
+            return self._exists_v2(keys, pool_transfers or [])
+        return PoolTransferResult(0, {}, [])
 
     def _exists_v2(self, keys: list[str], transfers: list[Any]) -> Any:
         """A prefix can be restored where each pool has its needed part: all pages, or only the last ones."""
@@ -227,14 +218,15 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
     # -- loads and saves, without and with side pools
 
     def batch_get_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
-        return self._guard(
-            "batch_get_v1", lambda: self._move("loads", [("kv", keys, host_indices)])[0], lambda: [False] * len(keys)
-        )
+        return self._batch_v1("loads", keys, host_indices)
 
     def batch_set_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
-        return self._guard(
-            "batch_set_v1", lambda: self._move("saves", [("kv", keys, host_indices)])[0], lambda: [False] * len(keys)
-        )
+        return self._batch_v1("saves", keys, host_indices)
+
+    def _batch_v1(self, kind: str, keys: Sequence[str], where: Any) -> list[bool]:
+        with self._door.guarded(kind):
+            return self._move(kind, [("kv", keys, where)])[0]
+        return [False] * len(keys)
 
     def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
         return self._batch_v2("loads", transfers)
@@ -243,27 +235,21 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         return self._batch_v2("saves", transfers)
 
     def _batch_v2(self, kind: str, transfers: list[Any]) -> dict[Any, list[bool]]:
-        def do() -> dict[Any, list[bool]]:
-            asked = []
-            for each in transfers:
-                keys = list(each.keys or ())
-                indices, pool = each.host_indices, self._pool(_text(each.name))
-                tokens = 0 if pool is None else pool.page_size
-                if pool is not None and (indices is None or indices.numel() != len(keys) * tokens):
-                    logger.error(
-                        "kvstore: pool %s: %s host indices of %d pages of %d tokens",
-                        _text(each.name),
-                        None if indices is None else indices.numel(),
-                        len(keys),
-                        tokens,
-                    )
-                    asked.append(("", keys, indices))
-                else:
-                    asked.append((_text(each.name), keys, indices))
-            moved = self._move(kind, asked)
+        with self._door.guarded(kind):
+            moved = self._move(kind, [self._checked(each) for each in transfers])
             return {each.name: result for each, result in zip(transfers, moved, strict=True)}
+        return {each.name: [False] * len(each.keys or ()) for each in transfers}
 
-        return self._guard(kind, do, lambda: {each.name: [False] * len(each.keys or ()) for each in transfers})
+    def _checked(self, transfer: Any) -> tuple[str, list[str], Any]:
+        """The transfer's pool, keys and pages. No pool: there are not as many pages as keys."""
+        name, keys, indices = _text(transfer.name), list(transfer.keys or ()), transfer.host_indices
+        pool = self._pool(name)
+        tokens = 0 if pool is None else pool.page_size
+        if pool is not None and (indices is None or indices.numel() != len(keys) * tokens):
+            given = None if indices is None else indices.numel()
+            logger.error("kvstore: pool %s: %s host indices of %d pages of %d tokens", name, given, len(keys), tokens)
+            return "", keys, indices
+        return name, keys, indices
 
     # -- the copying interface
 
@@ -273,14 +259,12 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
     def batch_get(
         self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
     ) -> list[torch.Tensor | None]:
-        def do() -> list[torch.Tensor | None]:
+        with self._door.guarded("batch_get"):
             targets = list(target_locations or [])
-            if len(targets) != len(keys):
-                return [None] * len(keys)
-            (landed,) = self._move("loads", [("kv", keys, targets)])
-            return [target if is_here else None for target, is_here in zip(targets, landed, strict=True)]
-
-        return self._guard("batch_get", do, lambda: [None] * len(keys))
+            if len(targets) == len(keys):
+                (landed,) = self._move("loads", [("kv", keys, targets)])
+                return [target if is_here else None for target, is_here in zip(targets, landed, strict=True)]
+        return [None] * len(keys)
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         return value is not None and self.batch_set([key], [value])
@@ -288,11 +272,10 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
     def batch_set(
         self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
     ) -> bool:
-        def do() -> bool:
+        with self._door.guarded("batch_set"):
             pages = list(values or [])
             return len(pages) == len(keys) and all(self._move("saves", [("kv", keys, pages)])[0])
-
-        return self._guard("batch_set", do, lambda: False)
+        return False
 
     # -- the rest
 
@@ -305,10 +288,10 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         logger.info("kvstore: cleared %d times: nothing of what was stored before is found by this engine", count)
 
     def get_stats(self) -> Any:
-        def do() -> Any:
+        stats = StorageMetrics()
+        with self._door.guarded("get_stats"):
             if self._tells:
-                self._figures.tell(self.counters, {name: not gate.allows() for name, gate in self._gates.items()})
-            stats = StorageMetrics()
+                self._figures.tell(self._door)
             for name, pages, bandwidth in (
                 ("loads", stats.prefetch_pgs, stats.prefetch_bandwidth),
                 ("saves", stats.backup_pgs, stats.backup_bandwidth),
@@ -318,14 +301,11 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
                     count, speed = samples.popleft()
                     pages.append(count)
                     bandwidth.append(speed)
-            return stats
-
-        return self._guard("get_stats", do, StorageMetrics)
+        return stats
 
     def close(self) -> None:
         """Calls under way end as misses."""
-        self._is_closed = True
-        self._guard("close", self._client.close, lambda: None)
+        self._door.close()
 
 
 def _leading(held: Sequence[bool]) -> int:

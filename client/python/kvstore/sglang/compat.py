@@ -8,7 +8,7 @@ from typing import Any
 import sglang.version
 import torch
 
-from .._identity import digest
+from ..doors.identity import digest
 from ..errors import Unsupported
 
 try:

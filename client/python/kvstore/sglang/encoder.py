@@ -12,10 +12,10 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,25 +23,22 @@ import torch
 from sglang.srt.mem_cache.embedding_store import EmbeddingStore
 
 from .. import _kvstore
-from .._numa import numa_nodes_of
-from .._options import StoreOptions, client_of
-from .._outputs import HEADER_BYTES, header
-from ..errors import BadRequest, Error
+from ..doors.door import Door
+from ..doors.options import StoreOptions
+from ..doors.outputs import HEADER_BYTES, header
+from ..doors.results import landed, stored
+from ..errors import BadRequest
 from ..namespaces import Namespace
 from . import compat
 from .identity import Callers, facts
-from .store import Guarded, admitted
 
 logger = logging.getLogger("sglang.kvstore")
 
-T = TypeVar("T")
 #: SGLang passes no options to such a store.
 OPTIONS = "KVSTORE_SGLANG_ENCODER"
 #: Outputs copied at once, unless a single one is larger.
 _STAGING_BYTES = 64 << 20
 _NAMES_MAX = 1 << 14
-#: A value in SetPutResult.states.
-_REFUSED = 0
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ class _Output:
         return True
 
 
-class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
+class KVStoreEmbeddings(EmbeddingStore):  # type: ignore[misc]
     """The store that SGLang's EmbeddingCacheController calls, from several threads.
 
     1. An output counts as loaded only if all of it has come, verified, with the element type, width and number of rows that SGLang expects.
@@ -114,11 +111,10 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
                 "x.multimodal": compat.multimodal(),
             }
         )
-        self._client = client_of(options, identity="sglang-encoder", numa_nodes=numa_nodes_of(options.numa_nodes))
-        self._space = self._client.open_set(self.namespace, wait=False)
-        Guarded.__init__(self, " of encoders' outputs")
+        self._door = Door(options, "sglang-encoder", logger, of=" of encoders' outputs", numa_nodes=options.numa_nodes)
+        self.counters = self._door.counters
+        self._space = self._door.open(self.namespace, "encoders' outputs")
         self._pools: list[tuple[torch.Tensor, npt.NDArray[np.uint8]]] = []
-        logger.info("kvstore: encoders' outputs, namespace %s", self.namespace)
 
     def register_buffer(self, tensor: torch.Tensor) -> None:
         """Adds a pool of SGLang's: outputs lie in its rows, so it has their element type and width."""
@@ -164,7 +160,7 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
         for i, (mm_hash, its_ptrs, its_sizes) in enumerate(zip(hashes, ptrs, sizes, strict=True)):
             output = self._output(mm_hash, its_ptrs, its_sizes)
             if output is None:
-                self._add("refused_outputs", 1)
+                self._door.count("refused_outputs", 1)
                 continue
             if not batches or nbytes + output.nbytes > _STAGING_BYTES or output.name in names:
                 batches.append([])
@@ -174,75 +170,57 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
             nbytes += output.nbytes
         return batches
 
-    def _ask(self, kind: str, call: Callable[[], T]) -> T | None:
-        """The store's answer; None if it is paused or failed."""
-        gate = self._gates[kind]
-        if not gate.allows():
-            return None
-        try:
-            result = call()
-        except Error as error:
-            gate.ended(admitted(error))
-            return None
-        gate.ended(admitted(getattr(result, "why", None)))
-        return result
-
     # -- SGLang's calls
 
     def batch_is_exist(self, hashes: list[str]) -> list[bool]:
-        def do() -> list[bool]:
-            until = time.monotonic() + self._options.lookup_timeout
-            held = [False] * len(hashes)
+        until = time.monotonic() + self._options.lookup_timeout
+        held = [False] * len(hashes)
+        with self._door.guarded("batch_is_exist"):
             for at in range(0, len(hashes), _NAMES_MAX):
                 names = [self._name(each) for each in hashes[at : at + _NAMES_MAX]]
-                self._add("lookups", 1)
-                match = self._ask("lookups", partial(self._space.match, names, deadline=_left(until), prefetch=True))
+                self._door.count("lookups", 1)
+                match = self._door.lookups.ask(partial(self._space.match, names, deadline=_left(until), prefetch=True))
                 if match is None:
                     break
                 held[at : at + len(names)] = [bool(each) for each in match.held]
-            return held
-
-        return self._guard("batch_is_exist", do, lambda: [False] * len(hashes))
+        return held
 
     def batch_get_into_multi_buffers(
         self, hashes: list[str], ptrs: list[list[int]], sizes: list[list[int]]
     ) -> list[bool]:
-        def do() -> list[bool]:
-            until = time.monotonic() + self._options.load_timeout
-            landed = [False] * len(hashes)
+        until = time.monotonic() + self._options.load_timeout
+        loaded = [False] * len(hashes)
+        with self._door.guarded("batch_get"):
             for batch in self._batches(hashes, ptrs, sizes):
                 names = [output.name for _, output in batch]
                 # Memory of its own: SGLang's pool gets only whole outputs, even if the load fails.
                 data = [np.empty(output.nbytes, np.uint8) for _, output in batch]
-                got = self._ask("loads", partial(self._space.get, names, data, deadline=_left(until)))
+                got = self._door.loads.ask(partial(self._space.get, names, data, deadline=_left(until)))
                 if got is None:
                     break
-                for (i, output), is_here, size, each in zip(batch, got.landed, got.block_bytes, data, strict=True):
-                    landed[i] = bool(is_here) and int(size) == output.nbytes and output.scatter(each)
-            self._add("loaded_outputs", sum(landed))
-            self._add("missing_outputs", len(landed) - sum(landed))
-            return landed
-
-        return self._guard("batch_get", do, lambda: [False] * len(hashes))
+                are_here = landed(got, [output.nbytes for _, output in batch])
+                for (i, output), is_here, each in zip(batch, are_here, data, strict=True):
+                    loaded[i] = bool(is_here) and output.scatter(each)
+        self._door.count("loaded_outputs", sum(loaded))
+        self._door.count("missing_outputs", len(loaded) - sum(loaded))
+        return loaded
 
     def batch_put_from_multi_buffers(
         self, hashes: list[str], ptrs: list[list[int]], sizes: list[list[int]]
     ) -> list[bool]:
-        def do() -> list[bool]:
-            until = time.monotonic() + self._options.save_timeout
-            stored = [False] * len(hashes)
+        until = time.monotonic() + self._options.save_timeout
+        saved = [False] * len(hashes)
+        with self._door.guarded("batch_put"):
             for batch in self._batches(hashes, ptrs, sizes):
                 names = [output.name for _, output in batch]
                 data = [output.gathered() for _, output in batch]
-                put = self._ask("saves", partial(self._space.put, names, data, deadline=_left(until)))
+                put = self._door.saves.ask(partial(self._space.put, names, data, deadline=_left(until)))
                 if put is None:
                     break
-                self._add("stored_outputs", put.stored)
-                for (i, _), state in zip(batch, put.states, strict=True):
-                    stored[i] = int(state) != _REFUSED
-            return stored
-
-        return self._guard("batch_put", do, lambda: [False] * len(hashes))
+                self._door.count("stored_outputs", put.stored)
+                for (i, _), is_there in zip(batch, stored(put), strict=True):
+                    saved[i] = bool(is_there)
+        return saved
 
     def batch_get(self, hashes: list[str], ptrs: list[int], sizes: list[int]) -> list[bool]:
         return self.batch_get_into_multi_buffers(hashes, [[each] for each in ptrs], [[each] for each in sizes])
@@ -252,8 +230,7 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
 
     def close(self) -> None:
         """Calls under way end as misses."""
-        self._is_closed = True
-        self._guard("close", self._client.close, lambda: None)
+        self._door.close()
 
 
 def _left(until: float) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
+
+from ..doors.door import Door
 
 #: Pages of all pools, with their parts of this rank.
 COUNTERS = {
@@ -32,17 +33,15 @@ def _metrics() -> tuple[dict[str, Any], Any]:
 
 
 class Figures:
-    """Reports running totals to Prometheus. From one thread."""
+    """Reports a door's counters to Prometheus. From one thread."""
 
     def __init__(self, model: str, tp_rank: int, pp_rank: int) -> None:
         self._values = (model, str(tp_rank), str(pp_rank))
-        self._told: dict[str, int] = {}
 
-    def tell(self, totals: Mapping[str, int], paused: Mapping[str, bool]) -> None:
+    def tell(self, door: Door) -> None:
         counters, gauge = _metrics()
+        changes = door.changes(COUNTERS)
         for name, counter in counters.items():
-            total = totals.get(name, 0)
-            counter.labels(*self._values).inc(total - self._told.get(name, 0))  # by 0 too: exported from the start
-            self._told[name] = total
-        for kind, is_paused in paused.items():
-            gauge.labels(*self._values, kind).set(int(is_paused))
+            counter.labels(*self._values).inc(changes.get(name, 0))  # by 0 too: exported from the start
+        for kind in door.gates:
+            gauge.labels(*self._values, kind).set(changes.get(f"paused_{kind}", 0))

@@ -17,18 +17,17 @@ from typing import Any
 
 import torch
 
-from .._identity import (
+from ..doors.identity import (
     adapter_digest,
     computed,
     config_of,
     digest,
-    loaded_digest,
     model_folder,
     model_name,
     remote_code_digest,
-    rotation_digest,
     weights_digest,
 )
+from ..doors.tensors import loaded_digest, rotation_digest
 from ..errors import Mismatch, Unsupported
 from . import compat
 

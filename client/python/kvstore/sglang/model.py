@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .._identity import short
-from .._options import StoreOptions
+from ..doors.identity import short
+from ..doors.options import StoreOptions
 from ..namespaces import Namespace
 from .compat import engine_name
 from .identity import Facts

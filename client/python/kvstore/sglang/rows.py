@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from .._rows import QUARANTINE_SECONDS, RowPool
 from ..client import Client
+from ..doors.rows import QUARANTINE_SECONDS, RowPool
 from ..layouts import Cache, Layout, relayout
 
 

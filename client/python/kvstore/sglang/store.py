@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from .._breaker import Gate, gates
-from ..client import Client
-from ..errors import BadRequest, Error, NotAdmitted, Unsupported
+from ..doors.door import Door
+from ..doors.results import landed, stored
+from ..errors import BadRequest, Error, Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
 from ..sets import SetSpace
@@ -23,10 +20,6 @@ from .compat import page_bytes
 from .model import Options, PoolText, Ranks
 from .pools import View, bytes_of, page_ids, view_of
 from .rows import Rows
-
-logger = logging.getLogger("sglang.kvstore")
-
-T = TypeVar("T")
 
 #: Keys are hashes of pages; other keys become names too.
 _PAGE_HASH = re.compile("[0-9a-f]{64}")
@@ -36,8 +29,6 @@ _BATCH_PAGES = 128
 _NAMES_MAX = 1 << 14
 #: Bytes per call for pages without lent memory.
 _LOOSE_BYTES = 64 << 20
-#: A value in SetPutResult.states.
-_REFUSED = 0
 
 #: Yields while a call is under way; returns whether each page was moved.
 Move = Generator[None, None, "list[bool]"]
@@ -74,40 +65,6 @@ def _end(future: Future[Any] | None) -> None:
         future.wait()
 
 
-def admitted(why: object) -> object:
-    """``why`` as a gate takes it: a store that does not admit a page is reachable."""
-    return None if isinstance(why, NotAdmitted) else why
-
-
-class Guarded:
-    """Base of the classes SGLang calls: counts, and keeps exceptions from SGLang. From any thread."""
-
-    def __init__(self, of: str = "") -> None:
-        self._lock = threading.Lock()
-        self._counters: Counter[str] = Counter()
-        self._is_closed = False
-        self._gates = gates(logger, of)
-
-    @property
-    def counters(self) -> dict[str, int]:
-        with self._lock:
-            counted = dict(self._counters)
-        return counted | {"failures": sum(gate.failures for gate in self._gates.values())}
-
-    def _add(self, name: str, count: int) -> None:
-        with self._lock:
-            self._counters[name] += count
-
-    def _guard(self, what: str, do: Callable[[], T], otherwise: Callable[[], T]) -> T:
-        try:
-            return do()
-        except Exception:
-            if not self._is_closed:
-                self._add("errors", 1)
-                logger.exception("kvstore: %s", what)
-            return otherwise()
-
-
 class Pool:
     """Pages of one host pool, under names of their own. Any thread may call any method.
 
@@ -119,20 +76,16 @@ class Pool:
 
     def __init__(
         self,
-        client: Client,
+        door: Door,
         options: Options,
         ranks: Ranks,
         name: str,
         pool: Any,
         namespace: Callable[[PoolText], Namespace],
-        gates: dict[str, Gate],
-        counters: Callable[[str, int], None],
     ) -> None:
-        self._client = client
+        self._door = door
         self._options = options
         self._pool = pool
-        self._gates = gates
-        self._count = counters
         self.page_size = int(getattr(pool, "page_size", 1) or 1)
         if getattr(pool, "kv_buffer", pool) is None:
             raise Unsupported(f"pool {name}: {type(pool).__name__} has no memory of its own")
@@ -143,7 +96,7 @@ class Pool:
         else:
             self.text = self._view_text(ranks, name, self.view)
         self.namespace = namespace(self.text)
-        self._space: SetSpace = client.open_set(self.namespace, wait=False)
+        self._space: SetSpace = door.open(self.namespace)
         self._load_rows: Rows | None = None
         self._save_rows: Rows | None = None
         self._part_caches: list[Any] = []
@@ -156,7 +109,7 @@ class Pool:
             held = len(self._parts)
             most = min(share // part.store_block_bytes, _BATCH_PAGES * held, int(pool.page_num) * held)
             count = max(held, most // held * held)
-            self._load_rows, self._save_rows = Rows(client, part, count), Rows(client, part, count)
+            self._load_rows, self._save_rows = Rows(door.client, part, count), Rows(door.client, part, count)
 
     @property
     def page_bytes(self) -> int:
@@ -229,7 +182,7 @@ class Pool:
 
     def look(self, keys: Sequence[str], epoch: bytes, until: float) -> Generator[None, None, list[bool]]:
         """Which of the pages are held."""
-        gate = self._gates["lookups"]
+        gate = self._door.lookups
         left = until - time.monotonic()
         if not keys or left <= 0 or not gate.allows():
             return [False] * len(keys)
@@ -242,14 +195,14 @@ class Pool:
         matches = [future.result() for future in futures]
         gate.ended(next((match.why for match in matches if match.why is not None), None))
         held = _whole(np.concatenate([np.asarray(match.held) for match in matches]).reshape(len(keys), -1) > 0)
-        self._count("hit_pages", sum(held))
+        self._door.count("hit_pages", sum(held))
         return held
 
     def load(self, keys: Sequence[str], where: Any, epoch: bytes, until: float) -> Move:
         done = yield from self._step_by_step("loads", self._load_step, keys, where, epoch, until)
-        self._count("loaded_pages", sum(done))
-        self._count("loaded_bytes", sum(done) * self.page_bytes)
-        self._count("missing_pages", len(keys) - sum(done))
+        self._door.count("loaded_pages", sum(done))
+        self._door.count("loaded_bytes", sum(done) * self.page_bytes)
+        self._door.count("missing_pages", len(keys) - sum(done))
         return done
 
     def _step_by_step(
@@ -257,17 +210,17 @@ class Pool:
     ) -> Move:
         """Takes steps until all pages are moved, or one falls short."""
         done: list[bool] = []
-        gate = self._gates[kind]
+        gate = self._door.gates[kind]
         is_whole = True
         while is_whole and len(done) < len(keys) and gate.allows():
             try:
                 moved, why = yield from step(keys[len(done) :], where, len(done), epoch, until)
             except Error as error:
-                gate.ended(admitted(error))
+                gate.ended(error)
                 break
             if not moved:
                 break
-            gate.ended(admitted(why))
+            gate.ended(why)
             is_whole = why is None
             done += moved
         return done + [False] * (len(keys) - len(done))
@@ -290,11 +243,10 @@ class Pool:
             yield
             got = future.result()
             is_doubtful = got.why is not None
-            is_right = np.asarray(got.landed) & (np.asarray(got.block_bytes) == self.text.block_bytes)
-            landed = _whole(is_right.reshape(count, held))
-            mine = [i for i, is_here in enumerate(landed) if is_here]
+            are_here = _whole(landed(got, self.text.block_bytes).reshape(count, held))
+            mine = [i for i, is_here in enumerate(are_here) if is_here]
             self._scatter(rows, taken, mine, where, first, count)
-            return landed, got.why
+            return are_here, got.why
         finally:
             _end(future)
             rows.give(taken, is_doubtful=is_doubtful)
@@ -335,12 +287,12 @@ class Pool:
             got = future.result()
         finally:
             _end(future)
-        landed = np.asarray(got.landed) & (np.asarray(got.block_bytes) == self.text.block_bytes)
+        are_here = [bool(each) for each in landed(got, self.text.block_bytes)]
         if is_pool:
             self._check_indices(where, first, count)
-            for i in np.flatnonzero(landed):
+            for i in np.flatnonzero(are_here):
                 self._pool.set_from_flat_data_page(int(where[(first + int(i)) * self.page_size]), pages[int(i)])
-        return [bool(each) for each in landed], got.why
+        return are_here, got.why
 
     def _check_loose(self, pages: Sequence[torch.Tensor]) -> None:
         for page in pages:
@@ -353,9 +305,9 @@ class Pool:
 
     def save(self, keys: Sequence[str], where: Any, epoch: bytes, until: float) -> Move:
         done = yield from self._step_by_step("saves", self._save_step, keys, where, epoch, until)
-        self._count("stored_pages", sum(done))
-        self._count("stored_bytes", sum(done) * self.page_bytes)
-        self._count("refused_pages", len(keys) - sum(done))
+        self._door.count("stored_pages", sum(done))
+        self._door.count("stored_bytes", sum(done) * self.page_bytes)
+        self._door.count("refused_pages", len(keys) - sum(done))
         return done
 
     def _save_step(self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float) -> Step:
@@ -380,9 +332,8 @@ class Pool:
             future = self._space.submit_put(names, blocks, rows=taken if rows is not None else None, deadline=left)
             yield
             put = future.result()
-            # Other bytes under the same name are as good: another engine may have split its sums differently.
-            stored = _whole(np.asarray(put.states).reshape(count, held) != _REFUSED)
-            return stored, None if any(stored) else put.why
+            are_there = _whole(stored(put).reshape(count, held))
+            return are_there, None if any(are_there) else put.why
         finally:
             _end(future)
             if rows is not None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from .._identity import computed, digest, loaded_digest, model_name, remote_code_digest, rotation_digest, short
+from ..doors.identity import computed, digest, model_name, remote_code_digest, short
+from ..doors.tensors import loaded_digest, rotation_digest
 from ..errors import BadRequest, Unsupported
 from .cache_shape import CacheShape
 

@@ -26,6 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
+from ..doors.door import tell_untried
 from . import compat
 from .compat import HAS_CACHE_MANAGER, TRIED_VERSIONS, KVConnectorTransferResults, PageTables, has_choice_of_layout
 from .messages import Report, Stage, Step
@@ -47,8 +48,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        if _vllm.__version__ not in TRIED_VERSIONS:
-            logger.warning("kvstore: vLLM %s was not tried, only %s", _vllm.__version__, ", ".join(TRIED_VERSIONS))
+        tell_untried(logger, "vLLM", _vllm.__version__, TRIED_VERSIONS)
         self._model = Model(vllm_config, kv_cache_config)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None

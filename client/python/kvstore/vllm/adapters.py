@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from vllm.logger import init_logger
 
-from .._identity import digest, loaded_digest
+from ..doors.identity import digest_bytes
+from ..doors.names import adapter_suffix
+from ..doors.tensors import loaded_digest
 from . import compat
 
 logger = init_logger("vllm.kvstore")
@@ -94,7 +96,7 @@ class Adapters:
         if known is None or known.is_old or len(known.told) < self._worker_count:
             return None
         each = [known.told[worker] for worker in sorted(known.told)]
-        return b"l" + (each[0] if len(set(each)) == 1 else bytes.fromhex(digest([one.hex() for one in each]))[:16])
+        return adapter_suffix(each[0] if len(set(each)) == 1 else digest_bytes([one.hex() for one in each]))
 
     def tag(self, number: int) -> tuple[int, dict[int, bytes]]:
         """For a save: the content each worker must still have."""
@@ -143,7 +145,7 @@ def _digest_of(adapter: Any) -> bytes:
             tensors.append((name, value))
         else:
             said.append([name, repr(value)])
-    return bytes.fromhex(digest([sorted(said), loaded_digest(tensors)]))[:16]
+    return digest_bytes([sorted(said), loaded_digest(tensors)])
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -9,9 +9,8 @@ them as available, and hands them to the workers with the step.
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,18 +19,16 @@ import torch
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
-from .._breaker import gates
-from .._numa import numa_nodes_of
-from .._options import client_of
-from .._outputs import HEADER_BYTES, decoded, encoded
+from ..doors.door import Door, take_ended
+from ..doors.outputs import HEADER_BYTES, decoded, encoded
 from ..errors import Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
-from ..sets import SetGetResult, SetMatchResult, SetSpace
+from ..sets import SetGetResult, SetMatchResult, SetPutResult, SetSpace
 from . import compat
 from .identity import Loaded, difference, identity_of, is_named
 from .model import StoreOptions
-from .stats import Metrics, Sums, Teller
+from .stats import Metrics, Sums
 
 try:
     from vllm.distributed.ec_transfer.ec_connector.base import (
@@ -51,8 +48,6 @@ logger = init_logger("vllm.kvstore")
 
 #: Limit on outputs on their way to the store.
 _SAVING_BYTES_MAX = 256 << 20
-_FLUSH_SECONDS = 1.0
-
 
 COUNTERS = {
     "lookups": "Outputs that the store was asked about.",
@@ -66,7 +61,7 @@ COUNTERS = {
 
 
 class EncoderStats(Sums, ECConnectorStats):  # type: ignore[misc]
-    pass
+    counters = COUNTERS
 
 
 class EncoderMetrics(Metrics, ECConnectorPromMetrics):  # type: ignore[misc]
@@ -115,6 +110,12 @@ class _Item:
     requests: set[str] = field(default_factory=set)
 
 
+@dataclass
+class _Save:
+    nbytes: int
+    future: Future[SetPutResult]
+
+
 class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
     """The connector that vLLM calls: one in the scheduler's process and one in each worker's.
 
@@ -136,25 +137,25 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         #: Made by a worker, which has the model; the scheduler's half gets it after the first step.
         self.namespace: Namespace | None = None
         self._is_told = role == ECConnectorRole.SCHEDULER
-        self._client = client_of(
+        self._door = Door(
             options,
-            identity=f"vllm-encoder-{role.name.lower()}",
-            numa_nodes=numa_nodes_of(options.numa_nodes),
+            f"vllm-encoder-{role.name.lower()}",
+            logger,
+            of=" of encoders' outputs",
+            numa_nodes=options.numa_nodes,
         )
         self._space: SetSpace | None = None
-        self._breakers = gates(logger, " of encoders' outputs")
-        self.counters: Counter[str] = Counter()
-        self._teller = Teller(COUNTERS)
+        self.counters = self._door.counters
         self._items: dict[str, _Item] = {}
         #: Outputs that the engine has, or will have after this step.
         self._held: set[str] = set()
         self._loads: dict[str, npt.NDArray[np.uint8]] = {}
-        self._saves: list[tuple[int, Future[Any]]] = []
+        self._saves: list[_Save] = []
         self._does_save = self.is_producer and vllm_config.parallel_config.rank == 0
 
-    def _open(self, namespace: Namespace) -> None:
+    def _open(self, namespace: Namespace, what: str = "") -> None:
         self.namespace = namespace
-        self._space = self._client.open_set(namespace, wait=False)
+        self._space = self._door.open(namespace, what)
 
     @staticmethod
     def _name(identifier: str) -> bytes:
@@ -182,40 +183,35 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         """Makes the item's next call to the store, if the last one has ended. Returns whether it is over."""
         if item.is_over:
             return True
-        try:
-            self._advance(identifier, item)
-        except Exception as error:
-            self._breakers["lookups" if item.get is None else "loads"].failed(error)
-            item.is_over, item.data = True, None
-        return item.is_over
+        with self._door.guarded("an encoder's output"):
+            self._advance(self._name(identifier), item)
+            return item.is_over
+        item.is_over, item.data = True, None
+        return True
 
-    def _advance(self, identifier: str, item: _Item) -> None:
-        name = self._name(identifier)
-        if item.match is None:
-            if self._space is None or not self._breakers["lookups"].allows():
-                item.is_over = True
-                return
-            item.match = self._space.submit_match([name], deadline=self._options.lookup_timeout, lease=True)
-            self.counters["lookups"] += 1
-        elif item.get is None:
-            if not item.match.done():
-                return
-            match = item.match.result(0)
-            self._breakers["lookups"].ended(match.why)
-            size = int(match.block_bytes[0])
-            if not match.held[0] or not self._breakers["loads"].allows():
-                item.is_over = True
-                return
-            assert self._space is not None
-            self.counters["hit_outputs"] += 1
-            item.data = np.empty(size, np.uint8)
-            item.get = self._space.submit_get([name], [item.data], deadline=self._options.load_timeout)
-        elif item.get.done():
+    def _advance(self, name: bytes, item: _Item) -> None:
+        space, lookups, loads = self._space, self._door.lookups, self._door.loads
+        if space is None:
             item.is_over = True
-            got = item.get.result(0)
-            self._breakers["loads"].ended(got.why)
+        elif item.match is None:
+            match_it = partial(space.submit_match, [name], deadline=self._options.lookup_timeout, lease=True)
+            item.match = lookups.begin(match_it) if lookups.allows() else None
+            item.is_over = item.match is None
+            self.counters["lookups"] += not item.is_over
+        elif item.get is None and item.match.done():
+            match = lookups.result(item.match)
+            if match is not None and match.held[0] and loads.allows():
+                self.counters["hit_outputs"] += 1
+                item.data = np.empty(int(match.block_bytes[0]), np.uint8)
+                get_it = partial(space.submit_get, [name], [item.data], deadline=self._options.load_timeout)
+                item.get = loads.begin(get_it)
+            if item.get is None:
+                item.is_over, item.data = True, None
+        elif item.get is not None and item.get.done():
+            item.is_over = True
+            got = loads.result(item.get)
             assert item.data is not None
-            output = decoded(item.data) if got.landed[0] else None
+            output = decoded(item.data) if got is not None and got.landed[0] else None
             if output is None or output.shape[0] != item.row_count:
                 item.data = None
 
@@ -249,8 +245,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
     def update_connector_output(self, connector_output: Any) -> None:
         word = connector_output.ec_connector_worker_meta
         if isinstance(word, Word) and self.namespace is None:
-            self._open(Namespace.from_text(word.namespace))
-            logger.info("kvstore: encoders' outputs, namespace %s", self.namespace)
+            self._open(Namespace.from_text(word.namespace), "encoders' outputs")
 
     # -- worker
 
@@ -299,54 +294,32 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
     def save_caches(self, encoder_cache: dict[str, torch.Tensor], mm_hash: str, **kwargs: Any) -> None:
         if not self._does_save or self._space is None:
             return
-        try:
-            self._save(mm_hash, encoder_cache[mm_hash])
-        except Exception as error:
-            self._breakers["saves"].failed(error)
+        with self._door.guarded("save_caches"):
+            self._save(self._space, mm_hash, encoder_cache[mm_hash])
 
-    def _save(self, identifier: str, output: torch.Tensor) -> None:
+    def _save(self, space: SetSpace, identifier: str, output: torch.Tensor) -> None:
         self._end_saves()
         nbytes = output.numel() * output.element_size() + HEADER_BYTES
-        if (
-            nbytes > self._options.output_bytes_max
-            or sum(size for size, _ in self._saves) + nbytes > _SAVING_BYTES_MAX
-            or not self._breakers["saves"].allows()
-        ):
-            self.counters["dropped_outputs"] += 1
-            return
-        data = encoded(output)
+        has_room = sum(each.nbytes for each in self._saves) + nbytes <= _SAVING_BYTES_MAX
+        is_wanted = nbytes <= self._options.output_bytes_max and has_room and self._door.saves.allows()
+        data = encoded(output) if is_wanted else None
         if data is None:
             self.counters["dropped_outputs"] += 1
             return
-        assert self._space is not None
-        future = self._space.submit_put([self._name(identifier)], [data], deadline=self._options.save_timeout)
-        self._saves.append((nbytes, future))
+        put_it = partial(space.submit_put, [self._name(identifier)], [data], deadline=self._options.save_timeout)
+        future = self._door.saves.begin(put_it)
+        if future is not None:
+            self._saves.append(_Save(nbytes, future))
 
     def _end_saves(self) -> None:
-        under_way = []
-        for size, future in self._saves:
-            if not future.done():
-                under_way.append((size, future))
-                continue
-            try:
-                put = future.result(0)
-            except Exception as error:
-                self._breakers["saves"].failed(error)
-                continue
-            self.counters["stored_outputs"] += put.stored
-            if put.refused:
-                self._breakers["saves"].failed(put.why)
-            else:
-                self._breakers["saves"].succeeded()
-        self._saves = under_way
+        for each in take_ended(self._saves):
+            put = self._door.saves.result(each.future)
+            self.counters["stored_outputs"] += 0 if put is None else put.stored
 
     # -- statistics, of both halves
 
     def get_ec_connector_stats(self) -> EncoderStats | None:
-        paused = {kind: not breaker.allows() for kind, breaker in self._breakers.items()}
-        failures = sum(breaker.failures for breaker in self._breakers.values())
-        data = self._teller.changes(self.counters | Counter(failures=failures), paused)
-        return EncoderStats(data=data) if data else None
+        return EncoderStats.of(self._door)
 
     @classmethod
     def build_ec_connector_stats(cls, data: dict[str, Any] | None = None) -> EncoderStats:
@@ -359,8 +332,4 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         return EncoderMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
-        """Outputs on their way to the store get up to one more second."""
-        until = time.monotonic() + _FLUSH_SECONDS
-        for _, future in self._saves:
-            future.wait(max(0.0, until - time.monotonic()))
-        self._client.close()
+        self._door.close(each.future for each in self._saves)

@@ -11,18 +11,17 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import huggingface_hub
 from vllm.logger import init_logger
 
-from .._identity import (
+from ..doors.identity import (
     computed,
     digest,
-    loaded_digest,
+    model_folder,
     model_name,
     remote_code_digest,
-    rotation_digest,
     weights_digest,
 )
+from ..doors.tensors import loaded_digest, rotation_digest
 from ..errors import BadRequest, Unsupported
 from . import compat
 from .model import StoreOptions
@@ -158,21 +157,7 @@ def _files(config: Any, model: Any, loaded: Any) -> list[str] | None:
 
 
 def _folder(config: Any, model: str, revision: str | None) -> str | None:
-    """The folder of the model's files: its own, or the hub's snapshot of that revision on this machine."""
-    if os.path.isdir(model):
-        return model
-    try:
-        return str(
-            huggingface_hub.snapshot_download(
-                model,
-                revision=revision,
-                cache_dir=config.load_config.download_dir,
-                local_files_only=True,
-                ignore_patterns="*",  # the loader has fetched its own files, and seldom all of the repository's
-            )
-        )
-    except Exception:
-        return None
+    return None if os.path.isfile(model) else model_folder(model, revision, config.load_config.download_dir)
 
 
 def _rotations(loaded: Any) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._groups import usable
+from ..doors.groups import usable
 from ..futures import Future
 from ..sets import SetMatchResult
 from .model import Model

@@ -15,16 +15,17 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
-from .. import _options
-from .._groups import LayerGroup
-from .._identity import digest, short
+from ..doors.groups import LayerGroup
+from ..doors.identity import digest, short
+from ..doors.names import BlockNames
+from ..doors.options import StoreOptions as AnyStoreOptions
 from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
 from . import compat
 
 
 @dataclass(frozen=True)
-class StoreOptions(_options.StoreOptions):
+class StoreOptions(AnyStoreOptions):
     """Options common to all of vLLM's connections to the store."""
 
     #: How long a request waits for the store's answer before it is computed.
@@ -68,7 +69,7 @@ class Group(LayerGroup):
         return self.page_bytes // self.part_count * len(self.layers)
 
 
-class Model:
+class Model(BlockNames):
     """An engine's blocks, the same for the scheduler and all workers.
 
     1. Equal namespaces mean equal bytes under equal names, whichever process made them.
@@ -76,6 +77,8 @@ class Model:
     3. A block is stored in parts, each under its own name. A part has some kv heads of all layers of a stage, so the number of parts per
        rank depends on the tensor-parallel size. Exactly one rank stores a part.
     """
+
+    groups: tuple[Group, ...]
 
     def __init__(self, config: Any, cache: Any, options: Options | None = None) -> None:
         """``options``: given by another connector that has checked the engine."""
@@ -130,21 +133,6 @@ class Model:
     def block_bytes_max(self) -> int:
         return max(group.block_bytes for group in self.groups)
 
-    def name(self, block_hash: bytes, group: int, epoch: bytes = b"") -> bytes:
-        """vLLM's own hash, with the group if there are several, and the epoch of weights and adapter."""
-        if len(self.groups) == 1 and not epoch:
-            return block_hash
-        return block_hash + group.to_bytes(4, "big") + epoch
-
-    def part_names(self, hashes: list[bytes], epoch: bytes) -> list[bytes]:
-        """:meth:`part_name` of :meth:`name`, as [group, part, block]: a call per name would take the scheduler too long."""
-        names: list[bytes] = []
-        for group in range(len(self.groups)):
-            for part in range(self.part_count):
-                suffix = self.part_name(self.name(b"", group, epoch), part)
-                names += [block_hash + suffix for block_hash in hashes] if suffix else hashes
-        return names
-
     @cached_property
     def hasher(self) -> Callable[[Any], list[bytes]]:
         """vLLM's own function: hashes of a request's tokens that ``block_hashes`` lacks."""
@@ -168,10 +156,6 @@ class Model:
     def tail_hash(self, request: Any, tokens: int) -> bytes:
         """Hash of the leading ``tokens``, which end at a hash."""
         return bytes(request.block_hashes[tokens // self.hash_tokens - 1])
-
-    def part_name(self, name: bytes, part: int) -> bytes:
-        """``name``, extended by the part."""
-        return name if self.part_count == 1 else name + b"/" + part.to_bytes(4, "big")
 
     def _parts_of_all(self) -> int:
         asked = self.options.head_groups

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._rows import RowPool
 from ..client import Client
 from ..device import Event, Stream, record
+from ..doors.rows import RowPool
 from ..errors import Unsupported
 from ..layouts import Cache, Layout, relayout
 from . import compat

@@ -8,6 +8,7 @@ from typing import Any
 from vllm.logger import init_logger
 
 from .._reuse import Reuse, reuse_number
+from ..doors.names import weights_suffix
 from ..errors import Error
 from .lookup import Lookup
 from .modules import Modules
@@ -77,15 +78,11 @@ class LoadUnderWay:
 
 def weights_epoch_of(request: Any) -> bytes | None:
     """The request's weights_epoch as an ending of names; None: it is wrong, and the request cannot share."""
-    epoch = (request.kv_transfer_params or {}).get("weights_epoch")
-    if epoch is None:
-        return b""
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 1 << 64:
-        logger.warning(
-            "kvstore: weights_epoch is %r, allowed are whole numbers from 0. The request does not share.", epoch
-        )
+    try:
+        return weights_suffix((request.kv_transfer_params or {}).get("weights_epoch"))
+    except Error as error:
+        logger.warning("kvstore: %s. The request does not share.", error)
         return None
-    return b"w" + epoch.to_bytes(8, "big")
 
 
 def reuse_of(request: Any) -> Reuse:

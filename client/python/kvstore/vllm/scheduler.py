@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from vllm.logger import init_logger
 
-from .._breaker import Breaker
-from .._options import client_of, opened
+from ..doors.door import Door
 from ..errors import Busy, Error
 from ..namespaces import Namespace
 from ..sets import SetSpace
@@ -25,7 +23,7 @@ from .messages import Block, Load, Piece, Report, Save, Stage, Step, first_of
 from .model import Model
 from .modules import REFUSED, Modules, Refused, module_namespace, modules_of
 from .requests import KnownRequest, LoadUnderWay, reuse_of, weights_epoch_of
-from .stats import KVStoreStats, Teller
+from .stats import KVStoreStats
 from .told import Told
 
 logger = init_logger("vllm.kvstore")
@@ -64,7 +62,7 @@ class SchedulerSide:
         self._model = model
         self._options = model.options
         self._does_load, self._does_save = loads, saves
-        self._client = client_of(model.options, identity="vllm-scheduler", deadline=model.options.load_timeout)
+        self._door = Door(model.options, "vllm-scheduler", logger, deadline=model.options.load_timeout)
         #: The workers' reports about the weights; lookups, loads and saves wait for them.
         self._told = Told(model.rank_count, model.stage_count)
         #: One per pipeline stage: of exact prefixes, and of modules, if the workers serve them.
@@ -74,7 +72,7 @@ class SchedulerSide:
         self._block_bytes: list[npt.NDArray[np.int64]] = []
         self._worker_count = model.rank_count * model.stage_count
         self._adapters = Adapters(self._worker_count)
-        self._breaker = Breaker()
+        self._lookups = self._door.lookups
         self._estimate = Estimate()
         #: Requests with blocks loaded by other connectors, until a step with them has ended.
         self._doubtful: dict[str, KnownRequest] = {}
@@ -93,9 +91,8 @@ class SchedulerSide:
         #: When a worker last gave pages back, or the only save began.
         self._saves_moved = 0.0
         self._held_max = int(model.page_count * _HELD_FRACTION)
-        self.counters: Counter[str] = Counter()
-        self._teller = Teller()
-        is_local = all(node["endpoint"].startswith("unix:") for node in self._client.nodes())
+        self.counters = self._door.counters
+        is_local = all(node["endpoint"].startswith("unix:") for node in self._door.client.nodes())
         #: Source of hits in a node's memory. vLLM has no value for another machine's.
         self._memory = CacheHitSource.HOST if is_local else CacheHitSource.EXTERNAL_UNSPECIFIED
 
@@ -109,11 +106,10 @@ class SchedulerSide:
         self._model.namespace = Namespace.from_text(self._told.stages[0].namespace)
         for each in self._told.stages:
             namespace = Namespace.from_text(each.namespace)
-            self._spaces.append(opened(self._client, namespace, self._options.load_timeout))
+            self._spaces.append(self._door.open(namespace, "blocks", patience=self._options.load_timeout))
             self._block_bytes.append(np.array(each.block_bytes))
             if not self._told.why_no_modules:
-                self._module_spaces.append(self._client.open_set(module_namespace(namespace), wait=False))
-            logger.info("kvstore: blocks of %d bytes, namespace %s", max(each.block_bytes), namespace)
+                self._module_spaces.append(self._door.open(module_namespace(namespace)))
 
     # -- lookups
 
@@ -172,7 +168,7 @@ class SchedulerSide:
             or self._is_too_little(max([count * self._model.block_size, *known.lookup.tails[-1:]]))
         ):
             return
-        if known.failed_loads >= _FAILED_LOADS_MAX or request.skip_reading_prefix_cache or not self._breaker.allows():
+        if known.failed_loads >= _FAILED_LOADS_MAX or request.skip_reading_prefix_cache or not self._lookups.allows():
             return
         names = self._names(known, count)
         if tails:
@@ -187,7 +183,7 @@ class SchedulerSide:
             self.counters["lookups"] += 1
         except Error as error:
             self._give_up(known.lookup)
-            self._failed("lookup", error)
+            self._lookups.failed(error)
 
     def _is_too_little(self, tokens: int) -> bool:
         return -(-tokens // self._model.block_size) < max(1, self._options.load_blocks_min)
@@ -215,11 +211,6 @@ class SchedulerSide:
         weights = self._told.epoch
         return None if weights is None or known.epoch is None else weights + known.epoch
 
-    def _failed(self, what: str, error: object) -> None:
-        self.counters["failures"] += 1
-        if self._breaker.failed():
-            logger.warning("kvstore: %s failed: %s. Requests are computed meanwhile.", what, error)
-
     def _answer(self, lookup: Lookup) -> None:
         """Takes the answer if it has come; cancels the lookup after its timeout."""
         if not lookup.futures:
@@ -229,23 +220,20 @@ class SchedulerSide:
                 return
             self._give_up(lookup)
             self.counters["lookups_timed_out"] += 1
-            self._failed("lookup", f"no answer within {self._options.lookup_timeout} s")
+            self._lookups.failed(f"no answer within {self._options.lookup_timeout} s")
             return
         futures, lookup.futures = lookup.futures, []
         try:
             matches = [future.result(0) for future in futures]
         except Error as error:
-            self._failed("lookup", error)
+            self._lookups.failed(error)
             return
         lookup.leases = [match.lease for match in matches]
         lookup.asked = time.monotonic()  # the leases' time counts from here
         # Busy: the answer is valid without a lease.
         why = next((each.why for each in matches if each.why is not None and not isinstance(each.why, Busy)), None)
-        if why is not None:
-            self._failed("lookup", why)
-        else:
-            self._breaker.succeeded()
-            lookup.is_known = True
+        self._lookups.ended(why)
+        lookup.is_known = why is None
         lookup.answer(self._model, matches, self._block_bytes)
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
@@ -550,7 +538,7 @@ class SchedulerSide:
     @property
     def _save_room(self) -> int:
         """How many more pages may wait to be stored."""
-        return max(0, self._held_max - self._held_count) if self._breaker.allows() else 0
+        return max(0, self._held_max - self._held_count) if self._lookups.allows() else 0
 
     def _save_tails(
         self, known: KnownRequest, pages: tuple[list[int], ...], states: Sequence[tuple[int, int, int]]
@@ -689,7 +677,7 @@ class SchedulerSide:
         model, modules = self._model, known.modules
         has = model.hash_count(known.blocks) if modules is None else len(modules.blocks)
         count = min(count, has, _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count))
-        if self._ending(known) is None or known.is_mixed or not self._breaker.allows():
+        if self._ending(known) is None or known.is_mixed or not self._lookups.allows():
             return
         with contextlib.suppress(Error):  # it is a hint
             for part in (count, count // 2):
@@ -701,7 +689,7 @@ class SchedulerSide:
     # -- life
 
     def take_stats(self) -> KVStoreStats | None:
-        return self._teller.tell(self.counters, {"lookups": not self._breaker.allows()})
+        return KVStoreStats.of(self._door)
 
     def reset(self) -> None:
         """The weights may have changed: workers check in the next step that computes. Until then blocks have no names."""
@@ -712,4 +700,4 @@ class SchedulerSide:
             known.is_mixed = True  # its pages are of the old weights, unless it gets others
 
     def close(self) -> None:
-        self._client.close()
+        self._door.close()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from prometheus_client import Counter, Gauge
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+from ..doors.door import Door
+
+S = TypeVar("S", bound="Sums")
 
 #: Counters of both halves. Blocks are those of one cache group on one rank, or their parts (head_groups); tokens are the engine's.
 COUNTERS = {
@@ -49,6 +53,14 @@ def _with_values(labelled: Labelled) -> list[str]:
 class Sums:
     """``data``: the growth of each counter, and ``paused_...`` as a state; over an interval, its maximum."""
 
+    counters: ClassVar[Collection[str]]
+
+    @classmethod
+    def of(cls: type[S], door: Door) -> S | None:
+        """What has changed since the last call. None: nothing."""
+        data = door.changes(cls.counters)
+        return cls(data=data) if data else None  # type: ignore[call-arg]  # vLLM's class takes it
+
     def reset(self) -> None:
         self.data: dict[str, Any] = {}
 
@@ -67,33 +79,7 @@ class Sums:
 
 
 class KVStoreStats(Sums, KVConnectorStats):  # type: ignore[misc]
-    pass
-
-
-class Teller:
-    """Makes statistics from running totals: each change is reported once."""
-
-    def __init__(self, counters: Collection[str] = (*COUNTERS, *_with_values(LABELLED))) -> None:
-        self._counters = counters
-        self._told: dict[str, int] = {}
-        self._paused: dict[str, int] = {}
-
-    def tell(self, totals: Mapping[str, int], paused: Mapping[str, bool]) -> KVStoreStats | None:
-        """None without a change."""
-        data = self.changes(totals, paused)
-        return KVStoreStats(data=data) if data else None
-
-    def changes(self, totals: Mapping[str, int], paused: Mapping[str, bool]) -> dict[str, int]:
-        data = {}
-        for name, total in totals.items():
-            if name in self._counters and total != self._told.get(name, 0):
-                data[name] = total - self._told.get(name, 0)
-                self._told[name] = total
-        for name, is_paused in paused.items():
-            # A pause is reported in every step: unpaused ranks must not hide it.
-            if is_paused or self._paused.get(name, 0):
-                data[f"paused_{name}"] = self._paused[name] = int(is_paused)
-        return data
+    counters = (*COUNTERS, *_with_values(LABELLED))
 
 
 class Metrics:

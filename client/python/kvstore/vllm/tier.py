@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import vllm
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
-from .._breaker import gates
-from .._identity import digest, short
-from .._numa import numa_nodes_of
-from .._options import client_of
+from ..doors.door import Door, take_ended, tell_untried
+from ..doors.identity import digest, short
+from ..doors.results import held, landed, stored
 from ..errors import BadRequest, Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
@@ -68,10 +68,6 @@ logger = init_logger("vllm.kvstore")
 _KEYS_MAX = 1024
 #: The same for names that are more than a hash and are hashed first.
 _NAMES_MAX = 256
-#: How long the engine's shutdown waits for chunks on their way to the store.
-_FLUSH_SECONDS = 1.0
-#: A value in SetPutResult.states.
-_REFUSED = 0
 _GROUP_BYTES = 4
 #: The tier's own counters in vLLM's /metrics, besides those of every tier.
 COUNTERS = {
@@ -435,17 +431,15 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        if compat.engine_name().removeprefix("vllm ") not in compat.TIERS_TRIED:
-            logger.warning(
-                "kvstore: tiers of %s were not tried, only of %s", compat.engine_name(), ", ".join(compat.TIERS_TRIED)
-            )
+        tell_untried(logger, "tiers of vLLM", vllm.__version__, compat.TIERS_TRIED)
         self._options = TierOptions.of(options)
         self.locality = Locality[self._options.locality] if self._options.locality else None
         self._chunks = _Chunks(offloading_spec, primary_kv_view, self._options)
-        self._client = client_of(
+        self._door = Door(
             self._options,
-            identity="vllm-tier",
-            numa_nodes=numa_nodes_of(self._options.numa_nodes),
+            "vllm-tier",
+            logger,
+            numa_nodes=self._options.numa_nodes,
             staging_bytes=self._options.staging_bytes,
         )
         parallel = self._chunks.parallel
@@ -453,7 +447,6 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         #: Opened once the workers have reported their model.
         self._space: SetSpace | None = None
         self.has_adapter = False
-        self._breakers = gates(logger)
         #: For each request, the batch and place of each key it has looked up.
         self._asked: dict[str, dict[OffloadKey, tuple[_Batch, int]]] = {}
         self._unsent: deque[_Batch] = deque()
@@ -463,8 +456,9 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._ended: list[JobResult] = []
         has_events = self._options.enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         self._events: list[OffloadingEvent] | None = [] if has_events else None
-        self.counters: Counter[str] = Counter()
-        self._told: dict[str, int] | None = None
+        self.counters = self._door.counters
+        #: Whether vLLM has been told all counters once, so that they appear from the start.
+        self._has_told = False
         if self._chunks.why_apart:
             logger.info("kvstore: chunks are not shared with KVStoreConnector: %s", self._chunks.why_apart)
 
@@ -480,8 +474,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             identity["x.rotation"] = digest([each.get("x.rotation") for each in said])
         namespace = self._chunks.name_by(identity)
         self._chunks.epoch = self._words.epoch
-        self._space = self._client.open_set(namespace, wait=False)
-        logger.info("kvstore: chunks of %d bytes, namespace %s", namespace.block_bytes, namespace)
+        self._space = self._door.open(namespace, "chunks")
 
     def told_weights(self, weights: dict[int, tuple[int, bytes]]) -> None:
         """Takes the workers' weights after a reset of the caches."""
@@ -512,19 +505,17 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         return counters | {_PAUSED: OffloadingGaugeMetadata(documentation=text, labelnames=("calls",))}
 
     def get_stats(self) -> OffloadingConnectorStats | None:
-        """The growth since the last call. The first call has all counters at 0, so that they appear from the start."""
-        told = self._told
-        totals = dict(self.counters) | {"failures": sum(gate.failures for gate in self._breakers.values())}
-        paused = {f"paused {kind}": int(not breaker.allows()) for kind, breaker in self._breakers.items()}
-        self._told = totals | paused
+        """The growth since the last call."""
+        changes = self._door.changes(COUNTERS)
+        if not self._has_told:
+            self._has_told = True
+            changes = dict.fromkeys((*COUNTERS, *(f"paused_{kind}" for kind in self._door.gates)), 0) | changes
         stats = OffloadingConnectorStats()
-        for name in COUNTERS:
-            added = totals.get(name, 0) - (told or {}).get(name, 0)
-            if added or told is None:
-                stats.increase_counter(_METRIC + name, added)
-        for kind, is_paused in paused.items():
-            if told is None or told[kind] != is_paused:
-                stats.set_gauge(_PAUSED, is_paused, (kind.removeprefix("paused "),))
+        for name, value in changes.items():
+            if name in COUNTERS:
+                stats.increase_counter(_METRIC + name, value)
+            else:
+                stats.set_gauge(_PAUSED, value, (name.removeprefix("paused_"),))
         return None if stats.is_empty() else stats
 
     # -- lookups
@@ -550,7 +541,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         asked = self._asked.setdefault(req_context.req_id, {})
         place = asked.get(key)
         if place is None:
-            if not self._is_shared(req_context) or not self._breakers["lookups"].allows():
+            if not self._is_shared(req_context) or not self._door.lookups.allows():
                 return LookupResult.MISS
             if not self._unsent or len(self._unsent[-1].keys) >= self._chunks.keys_max:
                 self._unsent.append(_Batch())
@@ -570,15 +561,11 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             return False
         batch.future = None
         batch.held = bytes(len(batch.keys))
-        try:
-            match = future.result(0)
-            is_right = np.asarray(match.block_bytes) == self._chunks.sizes(batch.keys)
-            held = self._chunks.whole((np.asarray(match.held) > 0) & is_right)
-            batch.held = held.tobytes()
-            self.counters["hit_chunks"] += int(held.sum())
-            self._breakers["lookups"].ended(match.why)
-        except Exception as error:
-            self._breakers["lookups"].failed(error)
+        match = self._door.lookups.result(future)
+        if match is not None:
+            are_held = self._chunks.whole(held(match, self._chunks.sizes(batch.keys)))
+            batch.held = are_held.tobytes()
+            self.counters["hit_chunks"] += int(are_held.sum())
         return True
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
@@ -586,16 +573,16 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self._look(self._unsent.popleft())
 
     def _look(self, batch: _Batch) -> None:
-        try:
-            assert self._space is not None
-            batch.future = self._space.submit_match(
-                self._chunks.names(batch.keys), deadline=self._options.lookup_timeout, prefetch=True
-            )
+        space, deadline = self._space, self._options.lookup_timeout
+        assert space is not None
+        batch.future = self._door.lookups.begin(
+            lambda: space.submit_match(self._chunks.names(batch.keys), deadline=deadline, prefetch=True)
+        )
+        if batch.future is None:
+            batch.held = bytes(len(batch.keys))
+        else:
             self.counters["lookups"] += 1
             self.counters["looked_up_chunks"] += len(batch.keys)
-        except Exception as error:
-            batch.held = bytes(len(batch.keys))
-            self._breakers["lookups"].failed(error)
 
     # -- loads and stores
 
@@ -615,39 +602,34 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         left = job.began + timeout - time.monotonic()
         keys = job.keys[job.sent : job.sent + self._chunks.keys_max]
         is_shared = self._is_shared(job.job.req_context)
-        if not keys or left <= 0 or not is_shared or not self._breakers[kind].allows():
+        if not keys or left <= 0 or not is_shared or not self._door.gates[kind].allows():
             return False
-        rows = job.job.chunk_ids[job.sent : job.sent + len(keys)]
-        try:
-            names = self._chunks.names(keys)
-            blocks, rows = self._chunks.blocks(keys, rows)
-            assert self._space is not None
-            submit = self._space.submit_get if is_load else self._space.submit_put
-            job.future = submit(names, blocks, rows=rows, deadline=left)
-        except Exception as error:
-            self._breakers[kind].failed(error)
-            return False
-        job.sent += len(keys)
-        return True
+        assert self._space is not None
+        submit = self._space.submit_get if is_load else self._space.submit_put
+
+        def send() -> Future[Any]:
+            blocks, rows = self._chunks.blocks(keys, job.job.chunk_ids[job.sent : job.sent + len(keys)])
+            return submit(self._chunks.names(keys), blocks, rows=rows, deadline=left)
+
+        job.future = self._door.gates[kind].begin(send)
+        job.sent += len(keys) if job.future is not None else 0
+        return job.future is not None
 
     def _take(self, job: _Job) -> None:
         """Takes the result of the job's call, which has ended."""
         future, job.future = job.future, None
         assert future is not None
         before = sum(len(each) for each in job.done)
-        kind = "loads" if job.job.is_promotion else "saves"
-        done = np.zeros(job.sent - before, np.bool_)
-        try:
-            result: SetGetResult | SetPutResult = future.result(0)
-            if isinstance(result, SetGetResult):
-                is_right = np.asarray(result.block_bytes) == self._chunks.sizes(job.keys[before : job.sent])
-                done = self._chunks.whole(np.asarray(result.landed) & is_right)
-            else:
-                # Other bytes under the same name are as good: another engine may have split its sums differently.
-                done = self._chunks.whole(np.asarray(result.states) != _REFUSED)
-            self._breakers[kind].ended(None if kind == "saves" and bool(done.any()) else result.why)
-        except Exception as error:
-            self._breakers[kind].failed(error)
+        keys = job.keys[before : job.sent]
+        done = np.zeros(len(keys), np.bool_)
+        if job.job.is_promotion:
+            got: SetGetResult | None = self._door.loads.result(future)
+            if got is not None:
+                done = self._chunks.whole(landed(got, self._chunks.sizes(keys)))
+        else:
+            put: SetPutResult | None = self._door.saves.result(future)
+            if put is not None:
+                done = self._chunks.whole(stored(put))
         job.done.append(done)
 
     def _end(self, job: _Job) -> None:
@@ -677,18 +659,13 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         )
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
-        under_way = []
-        for job in self._jobs:
-            if job.future is not None and not job.future.done():
-                under_way.append(job)
-                continue
+        for job in take_ended(self._jobs):
             if job.future is not None:
                 self._take(job)
             if self._send(job):
-                under_way.append(job)
+                self._jobs.append(job)
             else:
                 self._end(job)
-        self._jobs = under_way
         ended, self._ended = self._ended, []
         return ended
 
@@ -716,11 +693,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Chunks on their way to the store get up to one more second."""
-        until = time.monotonic() + _FLUSH_SECONDS
-        for job in self._jobs:
-            if job.future is not None and not job.job.is_promotion:
-                job.future.wait(max(0.0, until - time.monotonic()))
-        self._client.close()
+        self._door.close(job.future for job in self._jobs if job.future is not None and not job.job.is_promotion)
         self._jobs, self._asked = [], {}
         self._unsent.clear()
         self._chunks.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 from vllm.logger import init_logger
 
-from .._identity import digest
+from ..doors.identity import digest_bytes
 from ..errors import Unsupported
 from .identity import difference
 from .messages import Stage
@@ -84,7 +84,7 @@ class Told:
             for worker in self._workers
         ):
             return b""
-        return bytes.fromhex(digest([self._weights[worker].hex() for worker in self._workers]))[:16]
+        return digest_bytes([self._weights[worker].hex() for worker in self._workers])
 
     # -- changes of weights
 

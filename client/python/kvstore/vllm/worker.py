@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from vllm.logger import init_logger
 
-from .._breaker import Breaker
-from .._numa import numa_nodes_of, tell_numa
-from .._options import client_of, opened
 from ..device import Event, warm_up
+from ..doors.door import FLUSH_SECONDS, Door, take_ended, wait_for
+from ..doors.results import landed
 from ..errors import BadRequest, Error, Unsupported
 from ..futures import Future
 from ..layouts import Cache
@@ -29,7 +29,7 @@ from .model import Model
 from .module_pages import ModulePages
 from .modules import module_namespace
 from .pages import Lane, Staging, bind_pages, device_of
-from .stats import KVStoreStats, Teller
+from .stats import KVStoreStats
 
 logger = init_logger("vllm.kvstore")
 
@@ -37,8 +37,6 @@ logger = init_logger("vllm.kvstore")
 _STORED = 1
 #: The end of a load shows only between steps: it is measured if steps took at most this share of its time.
 _COMPUTED_SHARE_MAX = 0.25
-#: How long the engine's shutdown waits for blocks on their way to the store.
-_FLUSH_SECONDS = 1.0
 
 
 @dataclass
@@ -164,27 +162,25 @@ class WorkerSide:
         self._does_save = rank % model.replicas == 0
         self._pages: list[list[Cache]] = bind_pages(model, tensors)
         device = device_of(self._pages)
-        numa_nodes = numa_nodes_of(model.options.numa_nodes, device)
-        self._client = client_of(model.options, identity=f"vllm-worker-{rank}", numa_nodes=numa_nodes)
-        tell_numa(logger, self._client)
-        self._space = opened(self._client, model.namespace, model.options.load_timeout)
+        options = model.options
+        self._door = Door(options, f"vllm-worker-{rank}", logger, numa_nodes=options.numa_nodes, device=device)
+        self._space = self._door.open(model.namespace, patience=options.load_timeout)
         self._module_space: SetSpace | None = None
         if self._modules is not None:  # opens in the background: few engines ever need it
-            self._module_space = self._client.open_set(module_namespace(model.namespace), wait=False)
+            self._module_space = self._door.open(module_namespace(model.namespace))
         #: One lane for each direction: a gather waits for the end of a step, which loads need not.
         self._load_lane: Lane | None = None if device is None else Lane(device)
         self._save_lane: Lane | None = None if device is None else Lane(device)
         if device is not None:
             warm_up(device)  # otherwise the first load pays for it
-        half = model.options.staging_bytes // 2
-        self._load_rows = Staging(self._client, model, half, self._pages, self._load_lane)
-        self._save_rows = Staging(self._client, model, half, self._pages, self._save_lane)
+        half = options.staging_bytes // 2
+        self._load_rows = Staging(self._door.client, model, half, self._pages, self._load_lane)
+        self._save_rows = Staging(self._door.client, model, half, self._pages, self._save_lane)
         for staging in (self._load_rows, self._save_rows):
             try:
-                staging.lend(model.options.load_timeout)
+                staging.lend(options.load_timeout)
             except Error as error:
                 logger.info("kvstore: memory will be lent later: %s", error)
-        self._load_breaker, self._save_breaker = Breaker(), Breaker()
         self._loads: deque[_Load] = deque()
         self._parts: list[_Part] = []
         self._scatters: deque[_Scatter] = deque()
@@ -195,8 +191,7 @@ class WorkerSide:
         self._report = Report(stages={number: self.stage})
         self._clock = HostClock() if device is None else DeviceClock(compat.timed_event)
         self._computed_seconds = 0.0
-        self.counters: Counter[str] = Counter()
-        self._teller = Teller()
+        self.counters = self._door.counters
 
     def begin_step(self, step: Step) -> None:
         if step.reset:
@@ -229,7 +224,7 @@ class WorkerSide:
                 left = each.began + self._options.load_timeout - now
                 free = self._load_rows.free_count // len(self._parts_held)
                 is_stuck = free == 0 and not self._parts and not self._scatters
-                if left <= 0 or not self._load_breaker.allows() or is_stuck:
+                if left <= 0 or not self._door.loads.allows() or is_stuck:
                     each.miss(blocks[each.unsent :])
                     each.unsent = len(blocks)
                     break
@@ -237,16 +232,10 @@ class WorkerSide:
                     return  # the parts under way give theirs back
                 part = blocks[each.unsent : each.unsent + free]
                 rows = self._load_rows.take(len(part) * len(self._parts_held))
-                try:
-                    future = self._space_of(each.load).submit_get(
-                        self._names(part),
-                        self._load_rows.rows,
-                        rows=rows,
-                        deadline=left,
-                    )
-                except Error as error:
+                get, names = self._space_of(each.load).submit_get, self._names(part)
+                future = self._door.loads.begin(partial(get, names, self._load_rows.rows, rows=rows, deadline=left))
+                if future is None:
                     self._load_rows.give(rows, is_doubtful=True)
-                    self._load_failed(error)
                     each.miss(part)
                 else:
                     self._parts.append(_Part(each, part, rows, future))
@@ -257,44 +246,32 @@ class WorkerSide:
         """Names of the blocks' parts on this rank, as [block, part]."""
         return [self._model.part_name(block.name, part) for block in blocks for part in self._parts_held]
 
-    def _load_failed(self, error: object) -> None:
-        self.counters["failures"] += 1
-        if self._load_breaker.failed():
-            logger.warning("kvstore: loads fail: %s. Requests are computed meanwhile.", error)
-
     def _end_part(self, part: _Part) -> None:
         part.of.parts -= 1
-        try:
-            got = part.future.result(0)
-        except Error as error:
+        got = self._door.loads.begin(part.future.result)
+        if got is None:
             self._load_rows.give(part.rows, is_doubtful=True)
-            self._load_failed(error)
             part.of.miss(part.blocks)
             self.counters["missing_blocks"] += len(part.blocks)
             return
         groups = self._model.groups
         count = len(self._parts_held)
         sizes = np.array([groups[block.group].block_bytes for block in part.blocks])
-        is_right = np.asarray(got.landed, bool).reshape(-1, count) & (
-            np.asarray(got.block_bytes).reshape(-1, count) == sizes[:, None]
-        )
-        landed = is_right.all(axis=1).tolist()
+        of_parts = landed(got, np.repeat(sizes, count)).reshape(-1, count)
+        are_here: list[bool] = np.asarray(of_parts.all(axis=1)).tolist()
         is_doubtful = got.why is not None
         try:
-            event = self._scatter(part, landed)
+            event = self._scatter(part, are_here)
         except Error as error:  # from the GPU
             self._load_rows.give(part.rows, is_doubtful=True)
-            self._load_failed(error)
+            self._door.loads.failed(error)
             part.of.miss(part.blocks)
             return
-        part.of.miss([block for block, is_here in zip(part.blocks, landed, strict=True) if not is_here])
-        self.counters["loaded_blocks"] += sum(landed)
-        self.counters["loaded_bytes"] += int(sizes[landed].sum()) * count
-        self.counters["missing_blocks"] += len(landed) - sum(landed)
-        if got.why is not None:
-            self._load_failed(got.why)
-        else:
-            self._load_breaker.succeeded()
+        part.of.miss([block for block, is_here in zip(part.blocks, are_here, strict=True) if not is_here])
+        self.counters["loaded_blocks"] += sum(are_here)
+        self.counters["loaded_bytes"] += int(sizes[are_here].sum()) * count
+        self.counters["missing_blocks"] += len(are_here) - sum(are_here)
+        self._door.loads.ended(got.why)
         if event is None:
             self._load_rows.give(part.rows, is_doubtful=is_doubtful)
         else:
@@ -336,13 +313,8 @@ class WorkerSide:
 
     def end_loads(self) -> Ended:
         """Scatters landed blocks into their pages. With several groups, page numbers alone do not identify the request."""
-        under_way = []
-        for part in self._parts:
-            if part.future.done():
-                self._end_part(part)
-            else:
-                under_way.append(part)
-        self._parts = under_way
+        for part in take_ended(self._parts):
+            self._end_part(part)
         self._send_loads()
         ended = Ended()
         for each in [each for each in self._loads if each.is_over]:
@@ -387,7 +359,7 @@ class WorkerSide:
             free = self._save_rows.free_count // len(self._parts_held)
             if not self._does_save:
                 each.sent = len(blocks)
-            elif not self._save_breaker.allows() or now - each.began > self._options.save_timeout:
+            elif not self._door.saves.allows() or now - each.began > self._options.save_timeout:
                 self.counters["dropped_blocks"] += len(blocks) - each.sent
                 each.sent = len(blocks)
             elif each.sent < len(blocks):
@@ -433,7 +405,8 @@ class WorkerSide:
             event = self._enqueue_gathers(of, blocks, rows)
         except Error as error:  # from the GPU
             self._save_rows.give(rows, is_doubtful=True)
-            self._save_failed(error, len(rows))
+            self._door.saves.failed(error)
+            self.counters["refused_blocks"] += len(rows)
             return
         if lane is not None and event is not None and any(groups[block.group].is_state for block in blocks):
             lane.hold_engine(event)  # a step overwrites the previous step's state
@@ -470,44 +443,27 @@ class WorkerSide:
         names = self._names(blocks)
         sizes = [groups[block.group].block_bytes for block in blocks for _ in self._parts_held]
         deadline = self._options.save_timeout
-        try:
-            if len(groups) == 1:
-                future = space.submit_put(names, self._save_rows.rows, rows=rows, deadline=deadline, reuse=reuse)
-            else:
-                future = space.submit_put(names, self._save_rows.views(rows, sizes), deadline=deadline, reuse=reuse)
-        except Error as error:
+        is_one = len(groups) == 1
+        blocks_of = self._save_rows.rows if is_one else self._save_rows.views(rows, sizes)
+        put = partial(space.submit_put, names, blocks_of, rows=rows if is_one else None, deadline=deadline, reuse=reuse)
+        future = self._door.saves.begin(put)
+        if future is None:
             self._save_rows.give(rows)
-            self._save_failed(error, len(rows))
-            return
-        self._puts.append(_Put(rows, sizes, future))
-
-    def _save_failed(self, error: object, count: int) -> None:
-        self.counters["refused_blocks"] += count
-        self.counters["failures"] += 1
-        if self._save_breaker.failed():
-            logger.warning("kvstore: blocks are not stored: %s", error)
+            self.counters["refused_blocks"] += len(rows)
+        else:
+            self._puts.append(_Put(rows, sizes, future))
 
     def _end_puts(self) -> None:
-        under_way = []
-        for each in self._puts:
-            if not each.future.done():
-                under_way.append(each)
-                continue
+        for each in take_ended(self._puts):
             self._save_rows.give(each.rows)
-            try:
-                put = each.future.result(0)
-            except Error as error:
-                self._save_failed(error, len(each.rows))
+            put = self._door.saves.result(each.future)
+            if put is None:
+                self.counters["refused_blocks"] += len(each.rows)
                 continue
             self.counters["stored_blocks"] += put.stored
             self.counters["stored_bytes"] += int(np.asarray(each.sizes)[put.states == _STORED].sum())
             self.counters["already_stored_blocks"] += put.already_stored + put.conflicts
-            if put.why is not None and put.stored + put.already_stored + put.conflicts == 0:
-                self._save_failed(put.why, put.refused)
-            else:
-                self.counters["refused_blocks"] += put.refused
-                self._save_breaker.succeeded()
-        self._puts = under_way
+            self.counters["refused_blocks"] += put.refused
 
     def take_report(self) -> Report | None:
         report, self._report = self._report, Report()
@@ -517,21 +473,16 @@ class WorkerSide:
     # -- life
 
     def take_stats(self) -> KVStoreStats | None:
-        paused = {"loads": not self._load_breaker.allows(), "saves": not self._save_breaker.allows()}
-        return self._teller.tell(self.counters, paused)
+        return KVStoreStats.of(self._door)
 
     def close(self) -> None:
         """Gathered blocks get up to one more second to reach the store."""
-        until = time.monotonic() + _FLUSH_SECONDS
-        for gather in self._gathers:
-            if gather.event is not None and not gather.event.wait(max(0.0, until - time.monotonic())):
-                break
+        until = time.monotonic() + FLUSH_SECONDS
+        wait_for((gather.event for gather in self._gathers if gather.event is not None), until)
         self._end_gathers()
-        for each in self._puts:
-            if not each.future.wait(max(0.0, until - time.monotonic())):
-                break
+        wait_for((each.future for each in self._puts), until)
         self._end_puts()
-        self._client.close()
+        self._door.close()
 
 
 def _modules_of(

@@ -26,7 +26,7 @@ class LmCache(Door):
         self.adapter = tests.made(
             tests.spec(endpoint, door, salt, deadline=seconds, object_bytes_max=1 << 20, **self.more)
         )
-        self.client = self.adapter._client if door == "plugin" else None
+        self.client = self.adapter._door.client if door == "plugin" else None
         self.called = [self.adapter]
         self.done: dict[int, Any] = {}
         self.lock = threading.Lock()

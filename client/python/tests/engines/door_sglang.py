@@ -48,7 +48,7 @@ class HiCache(Door):
         self.storage.register_mem_pool_host(self.pool)
         self.storage.register_mem_host_pool_v2(self.pool, PoolName.KV)
         self.storage.on_host_pools_registered()
-        self.client = self.storage._client
+        self.client = self.storage._door.client
         self.called = [self.storage]
         self.page_of, self.tokens_of, self.page_size = page_of, tokens_of, PAGE
         self.mine = threading.local()
@@ -158,7 +158,7 @@ class Embeddings(Door):
             self.store_ = KVStoreEmbeddings()
         self.pool = torch.zeros((9 * self.ITEMS * self.ROWS, self.DIM), dtype=torch.bfloat16)
         self.store_.register_buffer(self.pool)
-        self.client = self.store_._client
+        self.client = self.store_._door.client
         self.called = [self.store_]
         self.mine = threading.local()
         self.lanes = iter(range(9))

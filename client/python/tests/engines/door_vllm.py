@@ -28,10 +28,10 @@ class Connector(Door):
         self.prompt = lambda item: prompt_of(self.BLOCKS * BLOCK + 1, item)
         self.tokens = self.BLOCKS * BLOCK
         self.called = [self.engine.scheduler.connector, self.engine.worker]
-        self.client = self.engine.side._client
+        self.client = self.engine.side._door.client
         self.answers: dict[int, list[int]] = {}
         if self.client.ping(deadline=0.2) != [None]:
-            self.engine.worker_side._client.ping(deadline=5)
+            self.engine.worker_side._door.client.ping(deadline=5)
 
     def _expected(self, item: int) -> list[int]:
         if item not in self.answers:
@@ -97,7 +97,7 @@ class Tier(Door):
         self.tier = tier_of(self.engine)
         self.pool = self.tier._chunks._pool
         self.job = job
-        self.client = self.tier._client
+        self.client = self.tier._door.client
         self.called = [self.tier]
 
     @staticmethod
@@ -173,9 +173,9 @@ class Encoder(Door):
         # A node refuses blocks larger than its whole capacity.
         self.engine = Engine(model, endpoint, output_bytes_max=1 << 20, **options)
         self.request_of, self.output_of = request_of, functools.cache(output_of)
-        self.client = self.engine.scheduler._client
+        self.client = self.engine.scheduler._door.client
         self.called = [self.engine.scheduler, self.engine.worker]
-        self.engine.worker._client.ping(deadline=0.2)
+        self.engine.worker._door.client.ping(deadline=0.2)
 
     def _run(self, item: int) -> bool:
         """Whether encoding was spared. The engine's cache has it only meanwhile."""

@@ -185,7 +185,7 @@ def backend(node: Node, salt: str) -> Iterator[Backend]:
 
 def wait_for_node(storage: KVStoreHiCache) -> None:
     until = time.monotonic() + 10
-    while storage._client.ping()[0] is None:
+    while storage._door.client.ping()[0] is None:
         assert time.monotonic() < until
         time.sleep(0.01)
 

@@ -78,9 +78,9 @@ def adapters() -> Iterator[Any]:
 def ready(adapter: Adapter) -> None:
     """Waits for a connection, if its node listens."""
     for _ in range(100):
-        if adapter._client.ping(deadline=0.1) != [None]:
+        if adapter._door.client.ping(deadline=0.1) != [None]:
             return
-        if not any(Path(each["endpoint"].removeprefix("unix://")).exists() for each in adapter._client.nodes()):
+        if not any(Path(each["endpoint"].removeprefix("unix://")).exists() for each in adapter._door.client.nodes()):
             return
 
 

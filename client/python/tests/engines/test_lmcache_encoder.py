@@ -49,7 +49,7 @@ def engines(tmp_path: Path) -> Iterator[Any]:
         engine = ECCacheEngine(load_ec_engine_config(config_file_path=str(config)), metadata, torch.bfloat16)
         made.append(engine)
         engine._storage_manager.set_backend_bypass("LocalCPUBackend", not as_shipped)
-        client = remote_of(engine)._client
+        client = remote_of(engine)._door.client
         for _ in range(50):
             if client.ping(deadline=0.1) != [None]:
                 break

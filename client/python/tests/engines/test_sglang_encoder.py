@@ -31,7 +31,7 @@ from sglang.srt.mem_cache.embedding_store import EmbeddingStoreFactory
 from sglang_pools import sglang_context  # noqa: F401  # a fixture that each test has
 
 import kvstore
-from kvstore._outputs import encoded
+from kvstore.doors.outputs import encoded
 from kvstore.sglang import compat
 from kvstore.sglang.encoder import OPTIONS, KVStoreEmbeddings
 from kvstore.sglang.encoder_server import register
@@ -51,7 +51,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         assert isinstance(store, KVStoreEmbeddings)
         made.append(store)
         for _ in range(50):
-            if store._client.ping(deadline=0.1) != [None]:
+            if store._door.client.ping(deadline=0.1) != [None]:
                 break
         return store
 

@@ -25,7 +25,7 @@ from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
 from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
 
 import kvstore
-from kvstore._outputs import HEADER_BYTES, decoded, encoded
+from kvstore.doors.outputs import HEADER_BYTES, decoded, encoded
 from kvstore.vllm.encoder import KVStoreECConnector
 
 
@@ -59,7 +59,7 @@ class Engine:
         self._step([])
         for each in (self.scheduler, self.worker):
             for _ in range(50):
-                if each._client.ping(deadline=0.1) != [None]:
+                if each._door.client.ping(deadline=0.1) != [None]:
                     break
 
     def run(self, request: Any, seconds: float = 20) -> None:

@@ -16,7 +16,7 @@ from scheduled import BOTH, prompt_of, settle
 from synthetic import BLOCK
 
 import kvstore
-from kvstore._breaker import Breaker
+from kvstore.doors.gates import Breaker
 
 engines, model = scheduled.engines, scheduled.model  # fixtures
 

@@ -34,7 +34,7 @@ from vllm.utils.hashing import sha256_cbor
 from vllm.v1.core import kv_cache_utils
 
 import kvstore
-from kvstore._groups import usable
+from kvstore.doors.groups import usable
 from kvstore.router import Naming, vllm_hashes
 from kvstore.vllm.model import Group, Model
 
@@ -58,7 +58,7 @@ def engines(model: Path) -> Iterator[Any]:
     def make(endpoint: str | None, **more: Any) -> Engine:
         made.append(Engine(model, endpoint, **more))
         if endpoint is not None:
-            for client in (made[-1].side._client, made[-1].worker_side._client):
+            for client in (made[-1].side._door.client, made[-1].worker_side._door.client):
                 client.ping(deadline=5)
         return made[-1]
 
@@ -102,7 +102,7 @@ def test_records_name_blocks_as_the_connector_does(model: Path, windows: bool, p
     naming = Naming.of(made.namespace)
     hashes = [random.randbytes(32) for _ in range(5)]
     for epoch in (b"", b"w" + bytes(8)):
-        assert naming.names(hashes, epoch) == made.part_names(hashes, epoch)
+        assert naming.part_names(hashes, epoch) == made.part_names(hashes, epoch)
     assert naming.block_size == BLOCK
     assert [(g.window_tokens, g.is_state) for g in naming.groups] == [
         (g.window_tokens, g.is_state) for g in made.groups

@@ -70,8 +70,8 @@ def warm(engine: Engine) -> None:
     """Waits for the tier's connection, if there is a node: before that, lookups miss."""
     tier = tier_of(engine)
     until = time.monotonic() + 5
-    while tier._client.ping(deadline=0.2) == [None] and time.monotonic() < until:
-        if not any(os.path.exists(each["endpoint"].removeprefix("unix://")) for each in tier._client.nodes()):
+    while tier._door.client.ping(deadline=0.2) == [None] and time.monotonic() < until:
+        if not any(os.path.exists(each["endpoint"].removeprefix("unix://")) for each in tier._door.client.nodes()):
             return
         time.sleep(0.01)
 
@@ -120,7 +120,8 @@ def test_vllms_metrics_have_what_the_tier_has_seen(engines: Any, own_node: Node)
     registry = CollectorRegistry()
     kinds = {each: functools.partial(each, registry=registry) for each in (Counter, Gauge, Histogram)}
     shown = OffloadPromMetrics(other.config, kinds, ["engine"], {0: ["0"]})
-    tier_of(other)._told = None  # the engine's own steps were reported already
+    tier_of(other)._has_told = False  # the engine's own steps were reported already
+    tier_of(other)._door._told.clear()
     shown.observe(tier_of(other).get_stats().data)
 
     def value(name: str, **labels: str) -> float | None:
@@ -577,7 +578,7 @@ def test_after_three_failures_the_store_is_not_asked_for_a_while(engines: Any, o
     own_node.resume()
     time.sleep(1.1)
     assert looked_up(tier, keys_of(1), "late") == [LookupResult.MISS]
-    assert tier._breakers["lookups"].allows()
+    assert tier._door.lookups.allows()
 
 
 def test_stored_chunks_are_told_as_events_if_asked_for(engines: Any, own_node: Node) -> None:

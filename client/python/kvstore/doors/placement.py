@@ -7,8 +7,8 @@ import os
 import sys
 from typing import Any
 
-from .client import Client
-from .device import pci_address
+from ..client import Client
+from ..device import pci_address
 
 
 def _pci_address(torch: Any, device: int | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .client import Client
+from ..client import Client
 
 #: How often quarantined memory is checked.
 QUARANTINE_SECONDS = 0.05

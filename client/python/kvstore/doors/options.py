@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
-from ._access import nodes_of
-from ._identity import short
-from .client import Client
-from .errors import BadRequest, PermissionDenied
-from .namespaces import Namespace
-from .sets import SetSpace
+from .._access import nodes_of
+from ..client import Client
+from ..errors import BadRequest
+from .identity import short
 
 T = TypeVar("T", bound="AccessOptions")
 
@@ -78,19 +76,9 @@ def client_of(options: AccessOptions, **more: Any) -> Client:
     return Client(options.endpoints, **access_options(options), **more)
 
 
-def opened(client: Client, namespace: Namespace, seconds: float) -> SetSpace:
-    """Waits so long for a node, so that the first lookup can be a hit. A client that the nodes' policy refuses opens it all the same: its
-    calls fail with the reason, and are misses to the engine.
-    """
-    try:
-        return client.open_set(namespace, deadline=seconds)
-    except PermissionDenied:
-        return client.open_set(namespace, wait=False)
-
-
 def check_options(options: type, given: Mapping[str, Any], place: str) -> None:
     """Raises BadRequest, which names ``place``, the option, its value and the allowed ones, unless all of ``given`` are options. The
-    defaults of the dataclass ``options`` give the types; ``endpoints`` may be a list too.
+    defaults of the dataclass ``options`` give the types; ``endpoints`` may be a list too, and a number that is 0 by default is no time.
     """
     known: dict[str, Field[Any]] = {each.name: each for each in fields(options)}
     for name, value in given.items():
@@ -105,8 +93,9 @@ def check_options(options: type, given: Mapping[str, Any], place: str) -> None:
         elif isinstance(default, str):
             right, allowed = isinstance(value, str), "a string"
         elif isinstance(default, float):
-            right = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 3600
-            allowed = "seconds, over 0 and at most 3600"
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            right = is_number and (0 < value <= 3600 if default else value >= 0)
+            allowed = "seconds, over 0 and at most 3600" if default else "a number from 0"
         else:
             right, allowed = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number"
         if not right:

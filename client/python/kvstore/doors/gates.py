@@ -6,6 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+from ..errors import Cancelled, NotAdmitted
+from ..futures import Future
+from ..sets import SetGetResult, SetMatchResult, SetPutResult
+from .results import stored
+
+T = TypeVar("T")
+R = TypeVar("R", SetGetResult, SetMatchResult, SetPutResult)
 
 _FAILURES_MAX = 3
 _PAUSE_MIN = 1.0
@@ -46,7 +55,11 @@ class Breaker:
 
 
 class Gate:
-    """A breaker for one kind of call, which counts failures and logs pauses. Any thread may use it."""
+    """A breaker for one kind of call, which counts failures and logs each pause once. Any thread may use it.
+
+    1. A store that answers is no failure: one that does not admit a block, or that took part of a put. Nor is a call given up here.
+    2. Nothing here raises, whatever the call or its result raises.
+    """
 
     def __init__(self, what: str, logger: logging.Logger) -> None:
         self._what, self._logger = what, logger
@@ -67,16 +80,32 @@ class Gate:
             self.failures += 1
             pauses = self._breaker.failed()
         if pauses:
-            self._logger.warning("kvstore: %s fail: %s", self._what, why)
+            self._logger.warning("kvstore: %s fail: %s. The engine does without meanwhile.", self._what, why)
 
     def ended(self, why: object) -> None:
-        """``why`` is the reason for a missing part of the result; None: success."""
-        if why is None:
+        """``why`` is the reason for a missing part of the result; None: nothing is missing."""
+        if why is None or isinstance(why, (Cancelled, NotAdmitted)):
             self.succeeded()
         else:
             self.failed(why)
 
+    def begin(self, submit: Callable[[], T]) -> T | None:
+        """What ``submit`` returns: a call's future. None: it could not be made."""
+        try:
+            return submit()
+        except Exception as error:
+            self.ended(error)
+            return None
 
-def gates(logger: logging.Logger, of: str = "") -> dict[str, Gate]:
-    """For lookups, loads and saves."""
-    return {kind: Gate(kind + of, logger) for kind in ("lookups", "loads", "saves")}
+    def ask(self, call: Callable[[], R]) -> R | None:
+        """The result of a blocking call, which is made if the gate allows it. None: there is none."""
+        return self._taken(self.begin(call)) if self.allows() else None
+
+    def result(self, future: Future[R]) -> R | None:
+        """The result of a call, waiting for its end. None: there is none."""
+        return self._taken(self.begin(future.result))
+
+    def _taken(self, result: R | None) -> R | None:
+        if result is not None:
+            self.ended(None if isinstance(result, SetPutResult) and stored(result).any() else result.why)
+        return result
