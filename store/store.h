@@ -737,8 +737,7 @@ class Store {
   };
   std::optional<Curve> curve() const;
   /// Which blocks are learned from. Changes with the capacity, so ask again regularly.
-  std::optional<NameSample> sample() const;
-  std::optional<PrintSample> curve_sample() const;
+  SampledNames::Samples samples() const;
   // Several nodes learn together (count_pool.h). This node's counts; nullptr: its policy does not count. Copy them in
   // parts, some ten classes under one lock.
   const YieldTable* yield_table() const;

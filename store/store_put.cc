@@ -71,7 +71,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   impl_->put_ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
   // A block passed on by another node does not reflect who stores and requests here.
   if (options.idle == Duration::zero())
-    found->space->roots.note(impl_->root_name(hashes.front()), RootSample::Act::kStored, now);
+    found->space->roots.note(impl_->print(hashes.front()), RootSample::Act::kStored, now);
   const bool is_end = put.tail != kNoBlock && pool.index().is_leaf_end(put.tail);
   impl_->tell_capacity(put.space->record->block_bytes());
   put.trait = impl_->tell_offered({.tree = put.space->tree,

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "store/name_sample.h"
+#include "store/block_sample.h"
 #include "store/node/session/misses.h"
 #include "store/node/session/session_core.h"
 #include "store/node/session/space_door.h"
