@@ -46,7 +46,7 @@ struct ChainPart {
 /// Age is counted in blocks, not in time: the number of offered absent blocks since. Without writes a node does not
 /// age, and a trace replayed at full speed gives the decisions of its own hour.
 ///
-/// The Store reports to a policy every request, and all blocks that leave or come back. The learning itself waits for
+/// The Store reports to a policy every request, and all blocks that leave. The learning itself waits for
 /// learn(), so that requests do not pay for it. Thread safety: the Store's lock. Memory: at most 16 bytes a block, with
 /// the record of blocks that left, and 4 MiB.
 class EvictionPolicy {
@@ -101,8 +101,6 @@ class EvictionPolicy {
                                       std::span<std::uint8_t> /*uses*/) const {
     return 0;
   }
-  /// The block is here again: its record goes.
-  virtual void came(TreeId tree, const BlockHash& hash) = 0;
 
   /// The worth of keeping a queue's leaf end that was last used `age` blocks ago. Comparable while version() stays.
   virtual double worth(std::uint32_t queue, std::uint64_t age) const = 0;

@@ -296,8 +296,6 @@ std::size_t YieldPolicy::remembered_uses(TreeId tree, std::span<const BlockHash>
   return hashes.size();
 }
 
-void YieldPolicy::came(TreeId tree, const BlockHash& hash) { ghosts_.remove(sample_.name_of(tree, hash)); }
-
 double YieldPolicy::worth(std::uint32_t queue, std::uint64_t age) const {
   return is_learned() ? table_.yield(queue, age) : -static_cast<double>(age);
 }

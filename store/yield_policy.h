@@ -38,7 +38,6 @@ class YieldPolicy final : public EvictionPolicy {
                               std::span<std::uint8_t> uses) const override;
   /// As `*known` of asked(). Costs the logarithm of the number of blocks.
   std::size_t known_count(const Request& request) const;
-  void came(TreeId tree, const BlockHash& hash) override;
   double worth(std::uint32_t queue, std::uint64_t age) const override;
   std::uint64_t next_step(std::uint64_t age) const override;
   double chance(std::uint32_t queue, std::uint64_t age, std::uint64_t blocks) const override;

@@ -250,7 +250,6 @@ class ByAge final : public EvictionPolicy {
     return 0;
   }
   void left(TreeId, const BlockHash&, Usage) override {}
-  void came(TreeId, const BlockHash&) override {}
   double worth(std::uint32_t, std::uint64_t age) const override { return -static_cast<double>(age); }
   std::uint64_t next_step(std::uint64_t age) const override { return age + 1; }
   std::uint32_t version() const override { return 0; }
