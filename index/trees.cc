@@ -111,7 +111,7 @@ NodeId Trees::split(NodeId id, std::uint32_t count) {
   move_children(id, other);
   covers.move_children(id, other);
   if (covers.is_covered(other)) covers.add_child(id);
-  // The upper half keeps its count, which includes all below (5). The lower half sums its own and its children's.
+  // The upper half keeps its count, which includes all below (3). The lower half sums its own and its children's.
   nodes[other].pinned_count = moved_pinned;
   if (node.pinned_count > 0) {
     nodes[other].children.for_each([&](NodeId child) { nodes[other].pinned_count += nodes[child].pinned_count; });
@@ -243,7 +243,7 @@ void Trees::remove_empty_node(NodeId id, NodeId parent) {
 void Trees::cut_leaf_end(BlockId block) {
   const NodeId id = at(block).node;
   Node& node = nodes[id];
-  KV_ASSERT(node.run.last() == block && node.children.size() == 0);  // invariant 1
+  KV_ASSERT(node.run.last() == block && node.children.size() == 0);  // PrefixIndex, 1
   count_removed(node.tree, at(block));
   if (node.run.size() > 1) {
     node.run.truncate(node.run.size() - 1, heap_bytes);

@@ -30,7 +30,7 @@ struct Tree {
 struct Detached {
   NodeId root;
   std::uint32_t label;
-  /// The block above the cut, which inherits their recency (invariant 3). The hash detects a reused id.
+  /// The block above the cut, which inherits their recency (PrefixIndex, 3). The hash detects a reused id.
   BlockId above = kNoBlock;
   BlockHash above_hash = {};
   std::uint64_t recency = 0;  ///< The latest of the removed blocks.
@@ -43,7 +43,15 @@ struct Orphan {
   TreeId tree;
 };
 
-/// The state of a PrefixIndex, whose calls read it directly; calls that keep counts and links right are here.
+/// The state of a PrefixIndex, which is its only door. Calls that keep links and counts right over a split, a join or a
+/// removal are here.
+///   1. A root has an empty run, any other node a block. A child begins at the depth where its parent's run ends, and is
+///      found there by its first hash.
+///   2. A block names its node and its depth. Each BlockId is linked, unlinked with an Orphan, or free.
+///   3. A node's pinned_count is that of its run and all nodes below; its candidates are those of its children that
+///      match_partial() may name; a tree's counts are those of its linked blocks, detached ones included.
+///   4. linked_count, heap_bytes, candidate_count and used_node_count are sums over all nodes, those of detached blocks
+///      included.
 struct Trees : Edges {
   static constexpr int kUseCountMax = 255;  ///< Usage::use_count
 
@@ -117,7 +125,7 @@ struct Trees : Edges {
   /// Requires: child.parent is `parent`, and its run is not empty.
   void link_child(NodeId parent, NodeId child);
   void unlink_child(NodeId parent, NodeId child);
-  /// Adds newly pinned blocks of the node's run to the counts up to the root (5), or up to `below` if the caller goes
+  /// Adds newly pinned blocks of the node's run to the counts up to the root (3), or up to `below` if the caller goes
   /// on from there. 0 - count for newly unpinned ones.
   void add_pinned(NodeId id, std::uint32_t count, NodeId below = kNoNode) {
     for (; id != below && id != kNoNode; id = nodes[id].parent) nodes[id].pinned_count += count;  // modulo 2^32
@@ -150,7 +158,7 @@ struct Trees : Edges {
   void cut_leaf_end(BlockId block);
   /// A pinned leaf end becomes unlinked: out of the tree, but known by its id until the last unpin.
   void take_out_leaf_end(BlockId block);
-  /// A removed block leaves its recency and its uses to the block above (3, 7).
+  /// A removed block leaves its recency and its uses to the block above (PrefixIndex, 3 and 7).
   void inherit(BlockId above, std::uint64_t recency, Usage usage) {
     if (above != kNoBlock) inherit(blocks[to_int(above)].recency, usages[to_int(above)], recency, usage);
   }

@@ -27,12 +27,14 @@ namespace kv {
 ///   2. The table does not reveal facts about another namespace's blocks: names are mixed with the namespace's and with
 ///      a secret seed.
 /// Blocks that are here again are not removed: they are not looked up, and their next departure replaces the old one.
+/// GhostTable has other blocks: all that left memory, for the disk too, six capacities of them at two bytes each; here
+/// are those that left the node, drops and refusals included.
 /// Thread safety: the Store's lock. Cost: a cache miss for each call.
 class DepartedTable {
  public:
   static constexpr std::size_t kWays = 8;
 
-  DepartedTable(std::size_t entries, std::uint64_t seed) : seed_(mix(seed)) {
+  DepartedTable(std::size_t entries, std::uint64_t seed) : seed_(seed) {
     count_ = (entries + kWays - 1) / kWays;
     if (count_ == 0) return;
     lines_.reset(static_cast<Line*>(std::calloc(count_, sizeof(Line))));  // untouched pages take no memory
@@ -46,7 +48,7 @@ class DepartedTable {
     std::uint64_t words[2];
     static_assert(sizeof words == sizeof name.bytes);
     std::memcpy(words, name.bytes.data(), sizeof words);
-    of_tree_[i] = mix(mix(words[0] ^ seed_) + words[1]);
+    of_tree_[i] = multiply_fold(words[0] ^ seed_ ^ 0x9E3779B97F4A7C15, words[1] ^ 0xD1B54A32D192ED03);
   }
 
   /// Sets the time for callers without a clock.
@@ -104,14 +106,9 @@ class DepartedTable {
     void operator()(Line* lines) const { std::free(lines); }
   };
 
-  static std::uint64_t mix(std::uint64_t x) {  // SplitMix64's finaliser
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-    return x ^ (x >> 31);
-  }
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const {
     KV_ASSERT(static_cast<std::size_t>(tree) < of_tree_.size());
-    return mix(short_hash(hash) ^ of_tree_[static_cast<std::size_t>(tree)]);
+    return multiply_fold(short_hash(hash) ^ of_tree_[static_cast<std::size_t>(tree)], 0xA0761D6478BD642F);
   }
   /// Uses the upper bits; the fingerprint uses the lower ones.
   Line& line_of(std::uint64_t name) const {

@@ -22,7 +22,6 @@ class LruPolicy final : public EvictionPolicy {
   }
   std::uint16_t offered(const Request& /*request*/, Usage /*above*/, Tick /*tick*/) override { return 0; }
   void left(TreeId /*tree*/, const BlockHash& /*hash*/, Usage /*usage*/) override {}
-  void came(TreeId /*tree*/, const BlockHash& /*hash*/) override {}
   double worth(std::uint32_t /*queue*/, std::uint64_t age) const override { return -static_cast<double>(age); }
   std::uint64_t next_step(std::uint64_t age) const override { return age + 1; }
   std::uint32_t version() const override { return 0; }
@@ -55,7 +54,6 @@ class LfuPolicy final : public EvictionPolicy {
     return 0;
   }
   void left(TreeId /*tree*/, const BlockHash& /*hash*/, Usage /*usage*/) override {}
-  void came(TreeId /*tree*/, const BlockHash& /*hash*/) override {}
   double worth(std::uint32_t queue, std::uint64_t age) const override {
     return 0.5 * static_cast<double>(capacity_) * queue - static_cast<double>(age);
   }

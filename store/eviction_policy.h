@@ -12,7 +12,7 @@
 #include "index/block_hash.h"
 #include "index/prefix_index.h"
 #include "index/reuse_hint.h"
-#include "store/name_sample.h"
+#include "store/block_sample.h"
 #include "store/yield_table.h"
 
 namespace kv {
@@ -46,7 +46,7 @@ struct ChainPart {
 /// Age is counted in blocks, not in time: the number of offered absent blocks since. Without writes a node does not
 /// age, and a trace replayed at full speed gives the decisions of its own hour.
 ///
-/// The Store reports to a policy every request, and all blocks that leave or come back. The learning itself waits for
+/// The Store reports to a policy every request, and all blocks that leave. The learning itself waits for
 /// learn(), so that requests do not pay for it. Thread safety: the Store's lock. Memory: at most 16 bytes a block, with
 /// the record of blocks that left, and 4 MiB.
 class EvictionPolicy {
@@ -65,6 +65,10 @@ class EvictionPolicy {
 
     /// This node's blocks behind hashes[i], as if the chain's end were this node's.
     std::size_t passed(std::size_t i) const { return hashes.size() - 1 - i + chain.after_last(hashes.size()); }
+    /// The positions of the sample's blocks, if they were.
+    std::optional<std::span<const std::uint32_t>> looked_up(const BlockSample& sample) const {
+      return sampled == nullptr ? std::nullopt : sampled->find(sample, hashes);
+    }
   };
 
   virtual ~EvictionPolicy() = default;
@@ -86,7 +90,7 @@ class EvictionPolicy {
   /// nullptr) receives the number of leading blocks that are here, or left recently.
   virtual std::uint16_t asked(const Request& request, std::size_t* known = nullptr) = 0;
   /// The blocks that are learned from: looking them up before a request comes saves time under the lock.
-  virtual std::optional<NameSample> sample() const { return {}; }
+  virtual std::optional<BlockSample> sample() const { return {}; }
   /// A put offers blocks, at `tick`. Returns their trait. `above`: the usage of the block that they continue, if any.
   /// Offered absent blocks age all present ones.
   virtual std::uint16_t offered(const Request& request, Usage above, Tick tick) = 0;
@@ -97,8 +101,6 @@ class EvictionPolicy {
                                       std::span<std::uint8_t> /*uses*/) const {
     return 0;
   }
-  /// The block is here again: its record goes.
-  virtual void came(TreeId tree, const BlockHash& hash) = 0;
 
   /// The worth of keeping a queue's leaf end that was last used `age` blocks ago. Comparable while version() stays.
   virtual double worth(std::uint32_t queue, std::uint64_t age) const = 0;

@@ -13,8 +13,9 @@
 namespace kv {
 
 /// Two bytes a block: a fingerprint of 11 bits, and the block's uses up to 31. A cache line of 32 is a queue of its
-/// own: the 33rd entry pushes the first out. So n entries keep about the last n departures. A wrong match, at most one
-/// lookup in 64, costs a wrong estimate.
+/// own: the 33rd entry pushes the first out. So n entries keep about the last n departures. A wrong match, one lookup
+/// in 64, costs a wrong estimate. Blocks that are here again are not removed: they are not looked up, and their next
+/// departure comes first.
 ///
 /// The table is much larger than a processor's caches, including the TLB, so that each lookup costs 50 ns or more. New
 /// entries wait in a small, cached list until settle(): evictions do not pay for the table. prefetch() is for lookups.
@@ -45,11 +46,6 @@ class GhostTable {
     if (const std::uint16_t place = places_[place_of(key_of(name))]; place != 0) return waiting_[place - 1].uses;
     const std::size_t way = find(name);
     return way == kWays ? 0 : lines_[line_of(name)].entries[way] & kUsesMax;
-  }
-  void remove(std::uint64_t name) {
-    if (places_[place_of(key_of(name))] != 0) settle();
-    const std::size_t way = find(name);
-    if (way < kWays) lines_[line_of(name)].entries[way] = 0;
   }
   void prefetch(std::uint64_t name) const {
     __builtin_prefetch(&lines_[line_of(name)], 1);
@@ -116,7 +112,7 @@ class GhostTable {
       const std::uint64_t off = (word & kPrints) ^ wanted;
       if (((off - kOnes) & ~off & kTops) == 0) continue;
       for (std::size_t i = way; i < way + 4; ++i)
-        if (line.entries[i] >> 5 == print_of(name) && (line.entries[i] & kUsesMax) != 0) return i;
+        if (line.entries[i] >> 5 == print_of(name) && line.entries[i] != 0) return i;
     }
     return kWays;
   }

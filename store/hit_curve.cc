@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "base/assert.h"
@@ -27,24 +26,18 @@ constexpr std::uint64_t kBlocksMax = std::uint64_t{1} << 29;  ///< Larger capaci
 /// In a long run of heavy blocks these stand for those up to the next: all have the same uses except at the ends.
 constexpr std::size_t next_heavy(std::size_t i) { return i + (i < 4 ? 1 : i < 16 ? 4 : i < 64 ? 16 : 64); }
 
-std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  __extension__ using Wide = unsigned __int128;
-  const auto product = static_cast<Wide>(a ^ 0x9E3779B97F4A7C15) * (b ^ 0xD1B54A32D192ED03);
-  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-}
-
 }  // namespace
 
 HitCurve::HitCurve(const HitCurveConfig& config, std::uint64_t seed, bool has_policy, bool has_disk)
     : config_(config),
-      seed_(mix(seed, 0xABC98388FB8FAC03)),
+      sample_{.seed = seed},
       blocks_(std::clamp<std::size_t>(config.block_count_max, 64, UseOrder::kEntriesMax)),
       slots_(std::bit_ceil(2 * blocks_.size()), kNone),
       order_(blocks_.size()) {
   free_.reserve(blocks_.size());
   const std::size_t cache_count = !has_policy ? 0 : has_disk ? kCachesMax : 5;
   caches_.reserve(cache_count);
-  for (std::size_t i = 0; i < cache_count; ++i) caches_.emplace_back(blocks_, mix(seed_, i));
+  for (std::size_t i = 0; i < cache_count; ++i) caches_.emplace_back(blocks_, seed + 2 * i);
   disk_blocks_ = has_disk ? 1 : 0;
   set_one_in(config_.one_in != 0 ? config_.one_in : kOneInMin);
   forget();
@@ -52,7 +45,7 @@ HitCurve::HitCurve(const HitCurveConfig& config, std::uint64_t seed, bool has_po
 
 void HitCurve::set_one_in(std::uint32_t one_in) {
   one_in_ = std::max(one_in, 1u);
-  sample_ = {.seed = seed_, .threshold = static_cast<std::uint32_t>((std::uint64_t{1} << 32) / one_in_ - 1)};
+  sample_.take_one_in(one_in_);
   thinned_ = 0;
 }
 
@@ -109,10 +102,7 @@ void HitCurve::set_capacity(std::uint64_t memory_blocks, std::uint64_t disk_bloc
 }
 
 std::uint64_t HitCurve::name_of(TreeId tree, const BlockHash& hash) const {
-  std::uint64_t words[4];
-  std::memcpy(words, hash.bytes.data(), sizeof words);
-  const std::uint64_t name = mix(words[0] ^ words[2] ^ seed_, (words[1] ^ words[3]) + static_cast<std::uint64_t>(tree));
-  return name >> 32 << 32 | sample_.print(hash);
+  return sample_.name_of(tree, hash) >> 32 << 32 | sample_.print(hash);
 }
 
 void HitCurve::asked(const EvictionPolicy::Request& request, std::size_t memory_count, std::uint16_t trait,
@@ -174,21 +164,23 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
     }
   }
   event.counts = event.holds = 0;
-  const auto add = [&](std::size_t at) {
-    if (at < i) return true;  // heavy
-    event.name = name(at);
-    event.passed = static_cast<std::uint8_t>(std::min<std::size_t>(request.passed(at), 255));
-    events_.push_back(event);
-    // More never fit the queue. A partly queued request would count as a short one.
-    return events_.size() - before <= kEventsMax;
+  // More than kEventsMax never fit the queue. A partly queued request would count as a short one.
+  const auto add = [&](std::span<const std::uint32_t> positions) {
+    for (const std::uint32_t at : positions) {
+      if (at < i) continue;  // heavy
+      event.name = name(at);
+      event.passed = static_cast<std::uint8_t>(std::min<std::size_t>(request.passed(at), 255));
+      events_.push_back(event);
+      if (events_.size() - before > kEventsMax) return false;
+    }
+    return true;
   };
-  if (request.sampled != nullptr && request.sampled->fits(sample_, request.hashes)) {
-    for (const std::uint32_t position : request.sampled->curve_positions())
-      if (!add(position)) return;
+  if (const auto looked_up = request.looked_up(sample_)) {
+    add(*looked_up);
   } else {
-    SampleLook::visit(sample_, request.hashes, i, add);
-    if (events_.size() - before > kEventsMax) return;
+    sample_.visit(request.hashes, i, add);
   }
+  if (events_.size() - before > kEventsMax) return;
   if (events_.size() > before) events_.back().is_last = true;
 }
 

@@ -8,9 +8,9 @@
 
 #include "base/clock.h"
 #include "index/block_hash.h"
+#include "store/block_sample.h"
 #include "store/eviction_policy.h"
 #include "store/heavy_blocks.h"
-#include "store/name_sample.h"
 #include "store/shadow_cache.h"
 #include "store/use_order.h"
 
@@ -49,7 +49,7 @@ class HitCurve {
   void set_capacity(std::uint64_t memory_blocks, std::uint64_t disk_blocks);
   /// `trait`: as the policy returned. `memory_count`: how many of the found blocks are in memory. A request may have
   /// been looked up before it came (SampledNames).
-  PrintSample sample() const { return sample_; }
+  BlockSample sample() const { return sample_; }
   void asked(const EvictionPolicy::Request& request, std::size_t memory_count, std::uint16_t trait, std::uint64_t clock,
              TimePoint now);
   void offered(const EvictionPolicy::Request& request, std::uint16_t trait, std::uint64_t clock);
@@ -106,7 +106,7 @@ class HitCurve {
 
   /// Its lower half is the print of the hash alone, which excludes most blocks from the sample.
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
-  bool is_sampled(std::uint64_t name) const { return static_cast<std::uint32_t>(name) <= sample_.threshold; }
+  bool is_sampled(std::uint64_t name) const { return static_cast<std::uint32_t>(name) <= sample_.print_max; }
   void add_events(const EvictionPolicy::Request& request, std::uint16_t trait, std::uint64_t clock, bool is_use);
   std::vector<Point> points() const;  ///< Without estimates.
   void set_one_in(std::uint32_t one_in);
@@ -129,8 +129,7 @@ class HitCurve {
   Estimate lru(const Sums& sums, std::uint64_t block_count) const;
 
   HitCurveConfig config_;
-  std::uint64_t seed_;
-  PrintSample sample_;
+  BlockSample sample_;
   std::uint32_t one_in_ = 1;
   std::uint64_t memory_blocks_ = 0, disk_blocks_ = 0;
   HeavyBlocks heavy_;

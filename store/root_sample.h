@@ -11,9 +11,9 @@
 
 namespace kv {
 
-/// Samples the first blocks with the smallest names: requests and puts sample the same ones, so blocks that are stored
-/// but never requested show, and the reverse. Names are even (short_hash with the node's seed), so the sample is fair
-/// over different blocks, however often each comes.
+/// Samples the first blocks with the smallest prints (BlockSample): requests and puts sample the same ones, so blocks
+/// that are stored but never requested show, and the reverse. The sample is fair over different blocks, however often
+/// each comes. HeavyBlocks and HotRoots count frequent beginnings; here the rare ones count as much.
 ///   1. At most kRootsMax blocks.
 ///   2. Blocks neither requested nor stored for kWindow make room. A block that enters then may have been requested
 ///      before it was in the sample, so single blocks mean little, and shares of the sample much.
@@ -24,14 +24,14 @@ class RootSample {
   static constexpr Duration kWindow = std::chrono::hours(2);
   enum class Act : std::uint8_t { kAsked, kStored };
 
-  void note(std::uint64_t name, Act act, TimePoint now) {
+  void note(std::uint32_t print, Act act, TimePoint now) {
     if (now >= tidy_at_) tidy(now);
-    if (roots_.size() == kRootsMax && name > roots_.back().name) return;
-    const auto at = std::ranges::lower_bound(roots_, name, {}, &Root::name);
-    if (at != roots_.end() && at->name == name) return at->note(act, now);
+    if (roots_.size() == kRootsMax && print > roots_.back().print) return;
+    const auto at = std::ranges::lower_bound(roots_, print, {}, &Root::print);
+    if (at != roots_.end() && at->print == print) return at->note(act, now);
     const auto i = at - roots_.begin();
     if (roots_.size() == kRootsMax) roots_.pop_back();
-    roots_.insert(roots_.begin() + i, Root{.name = name})->note(act, now);
+    roots_.insert(roots_.begin() + i, Root{.print = print})->note(act, now);
   }
 
   struct Counts {
@@ -48,7 +48,7 @@ class RootSample {
 
  private:
   struct Root {
-    std::uint64_t name;
+    std::uint32_t print;
     TimePoint last{};
     bool is_asked = false, is_stored = false;
     void note(Act act, TimePoint now) {
@@ -62,7 +62,7 @@ class RootSample {
     tidy_at_ = now + kWindow / 8;
   }
 
-  std::vector<Root> roots_;  ///< By name.
+  std::vector<Root> roots_;  ///< By print.
   TimePoint tidy_at_{};
 };
 

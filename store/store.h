@@ -12,7 +12,8 @@
 //   arena.h         the memory for the bytes
 //   count_pool.h       sums of the counts of a cluster's nodes; yield_counts.h: their wire form
 //   eviction_policy.h  a block's worth: by its last use, or by the hits expected of it (yield_policy.h, made of
-//                   yield_table.h, reuse_shadow.h, ghost_table.h and age_clock.h)
+//                   yield_table.h, reuse_shadow.h, ghost_table.h and age_clock.h); block_sample.h: which
+//                   blocks policy and curve learn from
 //   evictor.h       which block goes when a slot is wanted
 //   hit_curve.h     the hit rate with less or more memory (use_order.h, heavy_blocks.h, shadow_cache.h)
 //   lease_table.h   promises to clients, and their ends
@@ -26,7 +27,7 @@
 //   spill_loader.h  loading the disk's blocks after a restart
 //   event_log.h     recent changes, for routers (store_events.cc)
 //   departed_table.h  when and why blocks left; root_sample.h: which first blocks are asked for, and which stored
-//   tree_sample.h   size and use of the trees, from a sample
+//   tree_sums.h     size and use of the trees, from a sample
 //
 // Follow a block (get): it enters as a hash in pin_prefix() and leaves as pinned bytes, which a mover then sends.
 // Follow a block (put): it enters as a hash in offer(), gets a slot for a mover, and becomes visible in commit().
@@ -231,7 +232,7 @@ class Store {
     ReuseHint hint = ReuseHint::kNone;  ///< When the blocks will be asked for again.
     ChainPart chain = {};               ///< The part of a chain that the hashes are.
     bool is_elsewhere = false;          ///< They belong to another node: an absent block does not count as missed here.
-    /// Looked up before the call, as sample() selects. nullptr: the call looks them up.
+    /// Looked up before the call, as samples() says. nullptr: the call looks them up.
     const SampledNames* sampled = nullptr;
   };
   struct Match {
@@ -737,8 +738,7 @@ class Store {
   };
   std::optional<Curve> curve() const;
   /// Which blocks are learned from. Changes with the capacity, so ask again regularly.
-  std::optional<NameSample> sample() const;
-  std::optional<PrintSample> curve_sample() const;
+  SampledNames::Samples samples() const;
   // Several nodes learn together (count_pool.h). This node's counts; nullptr: its policy does not count. Copy them in
   // parts, some ten classes under one lock.
   const YieldTable* yield_table() const;

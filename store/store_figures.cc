@@ -15,10 +15,8 @@ std::optional<Store::Curve> Store::curve() const {
   return curve;
 }
 
-std::optional<NameSample> Store::sample() const { return impl_->policy->sample(); }
-
-std::optional<PrintSample> Store::curve_sample() const {
-  return impl_->curve ? std::optional(impl_->curve->sample()) : std::nullopt;
+SampledNames::Samples Store::samples() const {
+  return {impl_->policy->sample(), impl_->curve ? std::optional(impl_->curve->sample()) : std::nullopt};
 }
 
 const YieldTable* Store::yield_table() const { return impl_->policy->table(); }

@@ -251,9 +251,7 @@ struct Store::Impl {
   void count_lookup(const Found& found, std::span<const BlockHash> hashes, TimePoint now) const;
   void count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now);
   void count_miss(const Space& space, std::size_t found_count, const BlockHash& missed, TimePoint now);
-  std::uint64_t root_name(const BlockHash& root) const {
-    return short_hash(root) * 0x9E3779B97F4A7C15 ^ config.hash_seed;
-  }
+  std::uint32_t print(const BlockHash& hash) const { return BlockSample{.seed = config.hash_seed}.print(hash); }
   void explain_departure(TreeId tree, const BlockHash& missed, TimePoint now, Miss& miss);
   Result<Miss> explain_in_set(SpaceId id, std::span<const BlockHash> hashes, TimePoint now);
   const Put* put_of(const Found& found, std::span<const BlockHash> hashes) const;

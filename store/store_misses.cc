@@ -17,7 +17,7 @@ void Store::Impl::count_lookup(const Found& found, std::span<const BlockHash> ha
   Space& space = *found.space;
   ++space.traffic.lookups;
   space.traffic.empty_lookups += found.prefix.block_count + found.disk_block_count() == 0;
-  space.roots.note(root_name(hashes.front()), RootSample::Act::kAsked, now);
+  space.roots.note(print(hashes.front()), RootSample::Act::kAsked, now);
 }
 
 void Store::Impl::count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now) {

@@ -71,7 +71,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   impl_->put_ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
   // A block passed on by another node does not reflect who stores and requests here.
   if (options.idle == Duration::zero())
-    found->space->roots.note(impl_->root_name(hashes.front()), RootSample::Act::kStored, now);
+    found->space->roots.note(impl_->print(hashes.front()), RootSample::Act::kStored, now);
   const bool is_end = put.tail != kNoBlock && pool.index().is_leaf_end(put.tail);
   impl_->tell_capacity(put.space->record->block_bytes());
   put.trait = impl_->tell_offered({.tree = put.space->tree,
@@ -177,9 +177,7 @@ void Store::Impl::not_admit_rest(Put& put) {
   const std::size_t end = std::min(put.hashes.size(), put.slots.size() + kRememberedMax);
   for (std::size_t i = put.slots.size(); i < end; ++i) {
     look_for_remembered(put, i);
-    const Usage usage = first_usage(put, i);
-    if (i < put.remembered.size()) policy->came(tree, put.hashes[i]);
-    policy->left(tree, put.hashes[i], usage);
+    policy->left(tree, put.hashes[i], first_usage(put, i));
   }
 }
 
@@ -284,7 +282,6 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     const ExtraDigest extra = put.extras.empty() ? ExtraDigest{} : put.extras[i];
     const Usage usage = impl_->first_usage(put, i);
     block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids, extra, 0, usage}, tick);
-    if (i < put.remembered.size()) impl_->policy->came(tree, put.hashes[i]);
     ++impl_->counters.stored_blocks;
     ++put.space->traffic.stored_blocks;
     if (impl_->tier) impl_->add_copy(tree, block, put.tail);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 namespace kv {
@@ -50,18 +49,6 @@ std::uint32_t last_blocks_log2(const EvictionPolicy::Request& request) {
   return std::min(static_cast<std::uint32_t>(std::bit_width(std::max<std::size_t>(1, blocks))) - 1, kLastBlocksLog2Max);
 }
 
-std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  __extension__ using Wide = unsigned __int128;
-  const auto product = static_cast<Wide>(a ^ 0x9E3779B97F4A7C15) * (b ^ 0xD1B54A32D192ED03);
-  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-}
-
-std::uint64_t word(const BlockHash& hash, std::size_t i) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, hash.bytes.data() + i * sizeof word, sizeof word);
-  return word;
-}
-
 /// The depth of the shadow and of the departures' memory, in blocks; and the number of blocks per sampled block.
 struct ShadowDepth {
   explicit ShadowDepth(std::uint64_t capacity)
@@ -72,7 +59,7 @@ struct ShadowDepth {
 }  // namespace
 
 YieldPolicy::YieldPolicy(std::uint64_t seed, bool lru_unless_pooled)
-    : seed_(seed), lru_unless_pooled_(lru_unless_pooled) {
+    : sample_{.seed = seed}, lru_unless_pooled_(lru_unless_pooled) {
   set_capacity(kCapacityMin);
 }
 
@@ -94,8 +81,7 @@ void YieldPolicy::set_capacity(std::uint64_t block_count) {
   if (capacity_ != 0 && block_count < 2 * capacity_ && 2 * block_count > capacity_) return;
   capacity_ = block_count;
   const ShadowDepth depth(capacity_);
-  const auto mask = static_cast<std::uint32_t>(depth.one_in - 1);
-  sample_ = {.mask = mask, .wanted = static_cast<std::uint32_t>(seed_) & mask};
+  sample_.take_one_in(depth.one_in);
   ghosts_.resize(depth.blocks);
   clock_.set_span(depth.blocks);
   const std::size_t waiting = event_end_ - next_event_;
@@ -138,13 +124,9 @@ void YieldPolicy::begin_capacity(std::uint64_t block_count) {
   ++version_;
 }
 
-std::uint64_t YieldPolicy::name_of(TreeId tree, const BlockHash& hash) const {
-  return mix(word(hash, 0) ^ seed_, word(hash, 1) + static_cast<std::uint64_t>(tree));
-}
-
 bool YieldPolicy::knows_first_missed(const Request& request) const {
   return !request.is_set && request.found_count < request.hashes.size() &&
-         ghosts_.uses(name_of(request.tree, request.hashes[request.found_count])) > 0;
+         ghosts_.uses(sample_.name_of(request.tree, request.hashes[request.found_count])) > 0;
 }
 
 std::size_t YieldPolicy::known_count(const Request& request) const {
@@ -156,7 +138,7 @@ std::size_t YieldPolicy::known_count(const Request& request) const {
 /// and TLB, so the candidates of the next steps are prefetched together.
 [[gnu::noinline]] std::size_t YieldPolicy::search_known(const Request& request) const {
   const std::size_t end = request.hashes.size();
-  const auto name = [&](std::size_t i) { return name_of(request.tree, request.hashes[i]); };
+  const auto name = [&](std::size_t i) { return sample_.name_of(request.tree, request.hashes[i]); };
   const auto is_known = [&](std::size_t i) { return ghosts_.uses(name(i)) > 0 && ghosts_.uses(name(i - 1)) > 0; };
   const auto prefetch = [&](std::size_t i) {
     ghosts_.prefetch(name(i));
@@ -187,19 +169,20 @@ std::size_t YieldPolicy::known_count(const Request& request) const {
 }
 
 /// The part to compute anew, in effect: blocks that left recently were computed once, and do not count as new.
-std::uint32_t YieldPolicy::new_class_of(const Request& request, std::size_t known) const {
-  return YieldTable::new_class_of(request.chain.new_blocks(known, request.hashes.size()) *
-                                  std::max<std::size_t>(request.block_size, 1));
+std::uint8_t YieldPolicy::new_class_of(const Request& request, std::size_t known) const {
+  return static_cast<std::uint8_t>(YieldTable::new_class_of(request.chain.new_blocks(known, request.hashes.size()) *
+                                                            std::max<std::size_t>(request.block_size, 1)));
 }
 
 [[gnu::noinline]] void YieldPolicy::hear(const Request& request, Kind& kind) {
-  kind.tenant = trust_.hear(request.tenant, request.hint);
-  kind.believed = trust_.believed(kind.tenant, request.hint);
+  kind.of_block.tenant = trust_.hear(request.tenant, request.hint);
+  kind.of_block.believed = trust_.believed(kind.of_block.tenant, request.hint);
   table_.use_hints();
 }
 
 YieldPolicy::Kind YieldPolicy::kind_of(const Request& request, std::size_t known) {
-  Kind kind{.new_class = new_class_of(request, known), .last_blocks_log2 = last_blocks_log2(request)};
+  Kind kind{{.is_alone = request.is_set, .new_class = new_class_of(request, known), .hint = request.hint},
+            last_blocks_log2(request)};
   if (request.hint != ReuseHint::kNone || trust_.has_heard()) hear(request, kind);
   return kind;
 }
@@ -207,20 +190,18 @@ YieldPolicy::Kind YieldPolicy::kind_of(const Request& request, std::size_t known
 /// Finds the sampled blocks itself, for requests without SampledNames.
 [[gnu::noinline]] void YieldPolicy::look_and_note(const Request& request, const Kind& kind, std::size_t first,
                                                   bool is_use) {
-  SampleLook::Positions positions;
-  for (std::size_t at = first; at < request.hashes.size(); at += SampleLook::kAtOnce) {
-    const auto some = request.hashes.subspan(at, std::min(request.hashes.size() - at, SampleLook::kAtOnce));
-    const std::size_t count = SampleLook::find(sample_, some, positions);
-    add_events(request, kind, at, std::span(positions).first(count), is_use);
-  }
+  sample_.visit(request.hashes, first, [&](std::span<const std::uint32_t> positions) {
+    add_events(request, kind, positions, is_use);
+    return true;
+  });
 }
 
 [[gnu::noinline]] void YieldPolicy::make_event_room(std::size_t count) {
   events_.resize(std::max(event_end_ + count, 2 * events_.size()));
 }
 
-void YieldPolicy::add_events(const Request& request, const Kind& kind, std::size_t first,
-                             std::span<const std::uint32_t> positions, bool is_use) {
+void YieldPolicy::add_events(const Request& request, const Kind& kind, std::span<const std::uint32_t> positions,
+                             bool is_use) {
   const std::size_t waiting = event_end_ - next_event_;
   const std::size_t count = std::min(positions.size(), kEventsMax - std::min(kEventsMax, waiting));
   unlearned_uses_ += positions.size() - count;
@@ -230,29 +211,25 @@ void YieldPolicy::add_events(const Request& request, const Kind& kind, std::size
   const std::size_t end = request.hashes.size() + request.chain.after_last(request.hashes.size());
   const std::size_t last_from = request.is_set ? end : end - std::min(end, std::size_t{1} << kind.last_blocks_log2);
   const auto at = static_cast<std::uint32_t>(clock_.count());
+  ReuseShadow::Kind how = kind.of_block;
   Event* event = events_.data() + event_end_;
   event_end_ += count;
-  for (const std::uint32_t position : positions.first(count)) {
-    const std::size_t i = first + position;
+  for (const std::uint32_t i : positions.first(count)) {
     const bool is_found = i < request.found_count;
-    *event++ = {.name = name_of(request.tree, request.hashes[i]),
+    how.is_last = i >= last_from;
+    *event++ = {.name = sample_.name_of(request.tree, request.hashes[i]),
                 .at = at,
-                .how = {.is_last = i >= last_from,
-                        .is_alone = request.is_set,
-                        .new_class = static_cast<std::uint8_t>(kind.new_class),
-                        .hint = request.hint,
-                        .believed = kind.believed,
-                        .tenant = kind.tenant},
+                .how = how,
                 .is_use = is_use,
                 .is_found = is_found,
                 .is_known = !is_use && is_found};
   }
 }
 
-std::uint16_t YieldPolicy::trait_of(const Request& request, const Kind& kind) {
-  return static_cast<std::uint16_t>(kind.new_class | (request.is_set ? kAlone : 0) |
+std::uint16_t YieldPolicy::trait_of(const Kind& kind) {
+  return static_cast<std::uint16_t>(kind.of_block.new_class | (kind.of_block.is_alone ? kAlone : 0) |
                                     kind.last_blocks_log2 << kLastShift |
-                                    static_cast<std::uint32_t>(kind.believed) << kHintShift);
+                                    static_cast<std::uint32_t>(kind.of_block.believed) << kHintShift);
 }
 
 void YieldPolicy::count_part(const Request& request) {
@@ -267,7 +244,7 @@ void YieldPolicy::count_part(const Request& request) {
 }
 
 void YieldPolicy::expect_miss(TreeId tree, const BlockHash& missed) const {
-  ghosts_.prefetch(name_of(tree, missed));
+  ghosts_.prefetch(sample_.name_of(tree, missed));
   __builtin_prefetch(&trust_);
   __builtin_prefetch(events_.data() + event_end_, 1);
 }
@@ -278,13 +255,13 @@ std::uint16_t YieldPolicy::asked(const Request& request, std::size_t* known) {
   count_part(request);
   const std::size_t count = known_count(request);
   const Kind kind = kind_of(request, request.chain.known ? 0 : count);
-  if (request.sampled != nullptr && request.sampled->fits(sample_, request.hashes)) {
-    add_events(request, kind, 0, request.sampled->positions(), true);
+  if (const auto looked_up = request.looked_up(sample_)) {
+    add_events(request, kind, *looked_up, true);
   } else {
     look_and_note(request, kind, 0, true);
   }
   if (known != nullptr) *known = count;
-  return trait_of(request, kind);
+  return trait_of(kind);
 }
 
 std::uint16_t YieldPolicy::offered(const Request& request, Usage above, Tick tick) {
@@ -295,29 +272,28 @@ std::uint16_t YieldPolicy::offered(const Request& request, Usage above, Tick tic
   Kind kind = kind_of(request, request.chain.known ? 0 : known_count(request));
   // The end of the blocks that the same request stored before: engines store as blocks fill.
   const bool continues = above.use_count == 1 && above.passed == 0;
-  if (continues) kind.new_class = std::max<std::uint32_t>(kind.new_class, above.trait & kNewClassMask);
+  std::uint8_t& new_class = kind.of_block.new_class;
+  if (continues) new_class = std::max(new_class, static_cast<std::uint8_t>(above.trait & kNewClassMask));
   look_and_note(request, kind, request.chain.known ? 0 : request.found_count, false);
-  return trait_of(request, kind);
+  return trait_of(kind);
 }
 
 void YieldPolicy::left(TreeId tree, const BlockHash& hash, Usage usage) {
   if ((usage.trait & kAlone) != 0) return;
-  ghosts_.add(name_of(tree, hash), std::max<std::uint8_t>(usage.use_count, 1));
+  ghosts_.add(sample_.name_of(tree, hash), std::max<std::uint8_t>(usage.use_count, 1));
 }
 
 /// Half of its former uses: a returning block was last used long ago, and will be used at such intervals again. Blocks
 /// with as many uses that were here all the time were used in a burst, and are a class of their own.
 std::size_t YieldPolicy::remembered_uses(TreeId tree, std::span<const BlockHash> hashes,
                                          std::span<std::uint8_t> uses) const {
-  for (const BlockHash& hash : hashes) ghosts_.prefetch(name_of(tree, hash));
+  for (const BlockHash& hash : hashes) ghosts_.prefetch(sample_.name_of(tree, hash));
   for (std::size_t i = 0; i < hashes.size(); ++i) {
-    uses[i] = static_cast<std::uint8_t>((ghosts_.uses(name_of(tree, hashes[i])) + 1) / 2);
+    uses[i] = static_cast<std::uint8_t>((ghosts_.uses(sample_.name_of(tree, hashes[i])) + 1) / 2);
     if (uses[i] == 0) return i;
   }
   return hashes.size();
 }
-
-void YieldPolicy::came(TreeId tree, const BlockHash& hash) { ghosts_.remove(name_of(tree, hash)); }
 
 double YieldPolicy::worth(std::uint32_t queue, std::uint64_t age) const {
   return is_learned() ? table_.yield(queue, age) : -static_cast<double>(age);

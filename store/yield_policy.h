@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "store/age_clock.h"
+#include "store/block_sample.h"
 #include "store/eviction_policy.h"
 #include "store/ghost_table.h"
 #include "store/hint_trust.h"
-#include "store/name_sample.h"
 #include "store/reuse_shadow.h"
 #include "store/yield_table.h"
 
@@ -31,14 +31,13 @@ class YieldPolicy final : public EvictionPolicy {
   void set_capacity(std::uint64_t block_count) override;
   void expect_miss(TreeId tree, const BlockHash& missed) const override;
   std::uint16_t asked(const Request& request, std::size_t* known = nullptr) override;
-  std::optional<NameSample> sample() const override { return sample_; }
+  std::optional<BlockSample> sample() const override { return sample_; }
   std::uint16_t offered(const Request& request, Usage above, Tick tick) override;
   void left(TreeId tree, const BlockHash& hash, Usage usage) override;
   std::size_t remembered_uses(TreeId tree, std::span<const BlockHash> hashes,
                               std::span<std::uint8_t> uses) const override;
   /// As `*known` of asked(). Costs the logarithm of the number of blocks.
   std::size_t known_count(const Request& request) const;
-  void came(TreeId tree, const BlockHash& hash) override;
   double worth(std::uint32_t queue, std::uint64_t age) const override;
   std::uint64_t next_step(std::uint64_t age) const override;
   double chance(std::uint32_t queue, std::uint64_t age, std::uint64_t blocks) const override;
@@ -65,18 +64,15 @@ class YieldPolicy final : public EvictionPolicy {
     bool is_capacity = false;  ///< Not a use: from here on `name` blocks find room.
   };
 
-  std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
-  std::uint32_t new_class_of(const Request& request, std::size_t known) const;
+  std::uint8_t new_class_of(const Request& request, std::size_t known) const;
 
   /// Facts about a request besides its blocks.
   struct Kind {
-    std::uint32_t new_class;
-    std::uint8_t tenant = 0;  ///< HintTrust.
-    ReuseHint believed = ReuseHint::kNone;
+    ReuseShadow::Kind of_block;  ///< But for is_last.
     std::uint32_t last_blocks_log2 = 0;
   };
   Kind kind_of(const Request& request, std::size_t known);
-  static std::uint16_t trait_of(const Request& request, const Kind& kind);
+  static std::uint16_t trait_of(const Kind& kind);
   void learn_from_events();
   void begin_capacity(std::uint64_t block_count);
   void end_lesson(bool knew);
@@ -85,12 +81,10 @@ class YieldPolicy final : public EvictionPolicy {
   void make_event_room(std::size_t count);
   void hear(const Request& request, Kind& kind);
   void look_and_note(const Request& request, const Kind& kind, std::size_t first, bool is_use);
-  void add_events(const Request& request, const Kind& kind, std::size_t first, std::span<const std::uint32_t> positions,
-                  bool is_use);
+  void add_events(const Request& request, const Kind& kind, std::span<const std::uint32_t> positions, bool is_use);
 
   // First the members that each request needs, in few cache lines: other members hold kilobytes.
-  std::uint64_t seed_;
-  NameSample sample_;
+  BlockSample sample_;         ///< Its seed is that of all names here.
   std::vector<Event> events_;  ///< With room behind the last one.
   std::size_t next_event_ = 0, event_end_ = 0;
   std::uint64_t unlearned_uses_ = 0;

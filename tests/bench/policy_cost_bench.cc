@@ -155,7 +155,7 @@ class Cache {
     touch(hashes);
     double start = raw_ns();
     if (looks_before_) {  // as a session does, before it asks for the lock
-      sampled_.set(store_->sample(), store_->curve_sample());
+      sampled_.set(store_->samples());
       start = raw_ns();
       sampled_.look(hashes);
       last_look_ns = std::max(0.0, raw_ns() - start - clock_ns());

@@ -209,14 +209,14 @@ TEST(HitCurveTest, WhoLookedBeforeCountsTheSame) {
   std::size_t fitting = 0;
   for (int i = 0; i < 4000; ++i) {
     const auto hashes = sessions.next();
-    sampled.set(policy->sample(), other.sample());
+    sampled.set({policy->sample(), other.sample()});
     sampled.look(hashes);
     if (i % 500 == 0) {
       const std::uint64_t capacity = std::uint64_t{100} << (i / 500);
       one.set_capacity(capacity, 0);
       other.set_capacity(capacity, 0);
     }
-    fitting += sampled.fits(other.sample(), hashes);
+    fitting += sampled.find(other.sample(), hashes).has_value();
     EvictionPolicy::Request request{TreeId{0}, hashes, random() % (hashes.size() + 1), 16};
     one.asked(request, 0, 0, policy->clock(), kStart);
     request.sampled = &sampled;
@@ -250,7 +250,6 @@ class ByAge final : public EvictionPolicy {
     return 0;
   }
   void left(TreeId, const BlockHash&, Usage) override {}
-  void came(TreeId, const BlockHash&) override {}
   double worth(std::uint32_t, std::uint64_t age) const override { return -static_cast<double>(age); }
   std::uint64_t next_step(std::uint64_t age) const override { return age + 1; }
   std::uint32_t version() const override { return 0; }

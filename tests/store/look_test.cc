@@ -1,4 +1,4 @@
-// What a Store shows to people who look: namespaces, edges, and samples of blocks; and what TreeSample makes of them.
+// What a Store shows to people who look: namespaces, edges, and samples of blocks; and what TreeSums makes of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "store/tree_sample.h"
+#include "store/tree_sums.h"
 #include "tests/store/memory_disk.h"
 #include "tests/store/store_fixture.h"
 
@@ -18,7 +18,7 @@ constexpr std::size_t kLookBlockBytes = 256;
 
 class LookTest : public StoreFixture {
  protected:
-  using Part = TreeSample::Part;
+  using Part = TreeSums::Part;
 
   std::vector<Store::EdgeView> sample(const Store::TreeScope& scope, std::uint32_t looks, std::uint64_t random) {
     std::vector<Store::EdgeView> edges;
@@ -46,7 +46,7 @@ class LookTest : public StoreFixture {
     return result;
   }
 
-  TreeSample trees;
+  TreeSums trees;
 };
 
 /// What should be there: each block with the one above it.
@@ -108,7 +108,7 @@ TEST_F(LookTest, ARandomTreeIsShownAsItIsWholeOrFromASample) {
   const auto listed = store->list_edges({.space = space}, edges);
   ASSERT_TRUE(listed);
   if (*listed) {
-    TreeSample from_list;
+    TreeSums from_list;
     from_list.add(edges);
     EXPECT_EQ(counts(from_list.select(1 << 20)), own) << "seed " << seed;
   } else {

@@ -108,12 +108,12 @@ TEST(RootSampleTest, ItHasTheSmallestNamesWithWhatWasDoneToThem) {
   std::mt19937_64 random(test_seed());
   for (int round = 0; round < 50; ++round) {
     RootSample sample;
-    std::map<std::uint64_t, std::pair<bool, bool>> model;  // asked, stored; all names
-    std::set<std::uint64_t> names;
-    while (names.size() < 5 + random() % 300) names.insert(random());
-    const std::vector<std::uint64_t> list(names.begin(), names.end());
+    std::map<std::uint32_t, std::pair<bool, bool>> model;  // asked, stored; all prints
+    std::set<std::uint32_t> names;
+    while (names.size() < 5 + random() % 300) names.insert(static_cast<std::uint32_t>(random()));
+    const std::vector<std::uint32_t> list(names.begin(), names.end());
     for (int step = 0; step < 2000; ++step) {
-      const std::uint64_t name = list[random() % list.size()];
+      const std::uint32_t name = list[random() % list.size()];
       const bool asks = random() % 4 != 0;
       sample.note(name, asks ? RootSample::Act::kAsked : RootSample::Act::kStored, TimePoint(1s));
       // One that was pushed out is forgotten: what was done to it before does not count when it comes back. So the
@@ -137,7 +137,7 @@ TEST(RootSampleTest, ItHasTheSmallestNamesWithWhatWasDoneToThem) {
 TEST(RootSampleTest, WhatNobodyNamesAnyMoreMakesRoom) {
   RootSample sample;
   TimePoint now{1s};
-  for (std::uint64_t i = 0; i < RootSample::kRootsMax; ++i) sample.note(i, RootSample::Act::kStored, now);
+  for (std::uint32_t i = 0; i < RootSample::kRootsMax; ++i) sample.note(i, RootSample::Act::kStored, now);
   sample.note(1000, RootSample::Act::kAsked, now);  // larger than all
   EXPECT_EQ(sample.counts().asked_only, 0u);
   now += RootSample::kWindow;

@@ -57,7 +57,7 @@ TEST_F(DeferredLearningTest, WhatIsLearnedDoesNotDependOnWhen) {
   for (std::uint64_t i = 1; i <= 3000; ++i) {
     const auto hashes = chain(random() % (random() % 2 == 0 ? 40 : 4000), 1 + random() % 60);
     const std::size_t found = random() % (hashes.size() + 1);
-    sampled.set(later.sample());
+    sampled.set({later.sample(), std::nullopt});
     sampled.look(hashes);
     if (i > 1000 && random() % 100 == 0) {  // both have something to keep
       const std::uint64_t capacity = std::uint64_t{1000} << (random() % 8);

@@ -15,7 +15,7 @@
 #include "store/node/status/figures.h"
 #include "store/node/status/record_fields.h"
 #include "store/node/status/tree_query.h"
-#include "store/tree_sample.h"
+#include "store/tree_sums.h"
 
 namespace kv {
 namespace {
@@ -62,8 +62,8 @@ std::vector<Store::SpaceView> spaces_of(LockedStore& store, std::size_t count_ma
 
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 
-json part_json(const TreeSample::Part& part, TimePoint now) {
-  json row = {{"parent", part.parent == TreeSample::Part::kNone ? json(-1) : json(part.parent)},
+json part_json(const TreeSums::Part& part, TimePoint now) {
+  json row = {{"parent", part.parent == TreeSums::Part::kNone ? json(-1) : json(part.parent)},
               {"space", static_cast<std::uint64_t>(part.edge.space)},
               {"blocks", part.block_count},
               {"bytes", part.bytes},
@@ -261,7 +261,7 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query, Peer
   const auto scope = read_tree_query(query);
   if (!scope) return std::nullopt;
   const auto began = std::chrono::steady_clock::now();
-  TreeSample sample;
+  TreeSums sums;
   std::vector<Store::EdgeView> edges;
   std::chrono::steady_clock::duration held_max{};
   std::uint32_t hold_count = 0;
@@ -290,7 +290,7 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query, Peer
     const auto listed = hold([&](Store& store) { return store.list_edges(*scope, edges); });
     is_gone = !listed;
     is_whole = listed && *listed;
-    sample.add(edges);
+    sums.add(edges);
   }
   if (!is_gone && !is_whole) {
     const std::uint32_t looks = scope->space ? kLooksInside : kLooks;
@@ -304,12 +304,12 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query, Peer
       return true;
     });
     leave_out(edges, is_hidden);
-    sample.add(edges);
+    sums.add(edges);
   }
   const TimePoint now = node_.clock.now();
   json parts = json::array(), spaces = json::object();
-  const std::vector<TreeSample::Part> selected = sample.select(kPartsMax);
-  for (const TreeSample::Part& part : selected) {
+  const std::vector<TreeSums::Part> selected = sums.select(kPartsMax);
+  for (const TreeSums::Part& part : selected) {
     parts.push_back(part_json(part, now));
     if (!part.is_space) continue;
     const auto of = std::ranges::find(known, part.edge.space, &Store::SpaceView::id);
@@ -322,7 +322,7 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query, Peer
                {"is_gone", is_gone},
                {"is_exact", is_whole},
                {"blocks_per_sample", cursor.stride},
-               {"part_count", sample.part_count()},
+               {"part_count", sums.part_count()},
                {"parts", parts},
                {"spaces", spaces},
                {"took_us", microseconds(std::chrono::steady_clock::now() - began)},

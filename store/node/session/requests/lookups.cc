@@ -71,7 +71,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   sampled_.look(hashes);  // before any wait for it
   options.sampled = &sampled_;
   auto match = node.store.with(&session_.phases, [&](Store& store) {
-    sampled_.set(store.sample(), store.curve_sample());  // for the next match
+    sampled_.set(store.samples());  // for the next match
     return store.match(space->id, hashes, options, node.clock.now());
   });
   if (!match) {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "store/name_sample.h"
+#include "store/block_sample.h"
 #include "store/node/session/core/session_core.h"
 #include "store/node/session/core/space_door.h"
 #include "store/node/session/requests/misses.h"

@@ -1,4 +1,4 @@
-// store/tree_sample.h: size and use of the trees' parts, from a sample.
+// store/tree_sums.h: size and use of the trees' parts, from a sample.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace kv {
 ///   2. select() returns at most `count_max` parts; the other blocks are in the sum of a part above.
 /// Edges that were split or joined during the sampling may appear in both forms; sums count each visited block once.
 /// Not thread-safe. Cost: O(log edges) for each edge.
-class TreeSample {
+class TreeSums {
  public:
   struct Part {
     static constexpr std::size_t kNone = ~std::size_t{0};

@@ -1,4 +1,4 @@
-#include "store/tree_sample.h"
+#include "store/tree_sums.h"
 
 #include <algorithm>
 #include <queue>
@@ -7,7 +7,7 @@
 
 namespace kv {
 
-std::size_t TreeSample::find_or_add(std::size_t above, const Store::EdgeView& edge, bool is_space) {
+std::size_t TreeSums::find_or_add(std::size_t above, const Store::EdgeView& edge, bool is_space) {
   const Key key{above, static_cast<std::uint64_t>(edge.space), is_space ? 0 : edge.name};
   const auto [at, is_new] = index_.try_emplace(key, parts_.size());
   if (is_new) {
@@ -20,7 +20,7 @@ std::size_t TreeSample::find_or_add(std::size_t above, const Store::EdgeView& ed
   return at->second;
 }
 
-void TreeSample::add(std::span<const Store::EdgeView> edges) {
+void TreeSums::add(std::span<const Store::EdgeView> edges) {
   std::vector<std::size_t> part_of(edges.size());
   for (std::size_t i = 0; i < edges.size(); ++i) {
     const Store::EdgeView& edge = edges[i];
@@ -41,7 +41,7 @@ void TreeSample::add(std::span<const Store::EdgeView> edges) {
   }
 }
 
-std::vector<TreeSample::Part> TreeSample::select(std::size_t count_max) const {
+std::vector<TreeSums::Part> TreeSums::select(std::size_t count_max) const {
   std::vector<Part> sums;
   sums.reserve(parts_.size());
   for (const Node& node : parts_) sums.push_back(node.part);
