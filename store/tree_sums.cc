@@ -7,7 +7,7 @@
 
 namespace kv {
 
-std::size_t TreeSums::find_or_add(std::size_t above, const Store::EdgeView& edge, bool is_space) {
+std::size_t TreeSums::find_or_add(std::size_t above, const LookDesk::EdgeView& edge, bool is_space) {
   const Key key{above, static_cast<std::uint64_t>(edge.space), is_space ? 0 : edge.name};
   const auto [at, is_new] = index_.try_emplace(key, parts_.size());
   if (is_new) {
@@ -20,13 +20,13 @@ std::size_t TreeSums::find_or_add(std::size_t above, const Store::EdgeView& edge
   return at->second;
 }
 
-void TreeSums::add(std::span<const Store::EdgeView> edges) {
+void TreeSums::add(std::span<const LookDesk::EdgeView> edges) {
   std::vector<std::size_t> part_of(edges.size());
   for (std::size_t i = 0; i < edges.size(); ++i) {
-    const Store::EdgeView& edge = edges[i];
-    KV_ASSERT(edge.parent == Store::EdgeView::kNoParent || edge.parent < i);
+    const LookDesk::EdgeView& edge = edges[i];
+    KV_ASSERT(edge.parent == LookDesk::EdgeView::kNoParent || edge.parent < i);
     const std::size_t above =
-        edge.parent == Store::EdgeView::kNoParent ? find_or_add(Part::kNone, edge, true) : part_of[edge.parent];
+        edge.parent == LookDesk::EdgeView::kNoParent ? find_or_add(Part::kNone, edge, true) : part_of[edge.parent];
     part_of[i] = find_or_add(above, edge, false);
     Part& part = parts_[part_of[i]].part;
     const TimePoint used = std::max(part.edge.used, edge.used);

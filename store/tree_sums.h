@@ -23,8 +23,8 @@ class TreeSums {
     static constexpr std::size_t kNone = ~std::size_t{0};
 
     std::size_t parent =
-        kNone;             ///< In the result of select(), always before it. kNone: a namespace, or the scope's top.
-    Store::EdgeView edge;  ///< Last form; latest `used` at and below. Namespace: only `space`.
+        kNone;                ///< In the result of select(), always before it. kNone: a namespace, or the scope's top.
+    LookDesk::EdgeView edge;  ///< Last form; latest `used` at and below. Namespace: only `space`.
     bool is_space = false;
     std::uint64_t block_count = 0, bytes = 0, copied_count = 0;  ///< At and below.
     double uses = 0;                                             ///< At and below; one edge counts at most 255.
@@ -32,7 +32,7 @@ class TreeSums {
   };
 
   /// Edges as Store::list_edges or Store::sample_edges appended them, in any number of calls.
-  void add(std::span<const Store::EdgeView> edges);
+  void add(std::span<const LookDesk::EdgeView> edges);
   /// The largest parts, each behind the one above it, siblings by size.
   std::vector<Part> select(std::size_t count_max) const;
   std::size_t part_count() const { return parts_.size(); }
@@ -49,7 +49,7 @@ class TreeSums {
     auto operator<=>(const Key&) const = default;
   };
 
-  std::size_t find_or_add(std::size_t above, const Store::EdgeView& edge, bool is_space);
+  std::size_t find_or_add(std::size_t above, const LookDesk::EdgeView& edge, bool is_space);
 
   std::vector<Node> parts_;  // each behind the one above it
   std::map<Key, std::size_t> index_;

@@ -136,7 +136,7 @@ std::vector<prometheus::MetricFamily> families_of(const std::vector<NodeMetrics:
   return families;
 }
 
-std::vector<prometheus::MetricFamily> families_of(const Store::Curve& curve) {
+std::vector<prometheus::MetricFamily> families_of(const LearningDesk::Curve& curve) {
   const HitCurve::Report& report = curve.report;
   auto rates = family("curve_hit_ratio", "Hit rate by capacity and policy, from a sample", MetricType::Gauge);
   auto errors = family("curve_hit_ratio_error", "Within this of it 19 times in 20", MetricType::Gauge);
@@ -182,7 +182,7 @@ struct NodeMetrics::Impl {
   std::array<Counter*, kErrcNames.size()> refusals{};
   std::array<Counter*, kRightCount> denials{};
   std::function<StoreStats()> stats;
-  std::function<std::optional<Store::Curve>()> curve;
+  std::function<std::optional<LearningDesk::Curve>()> curve;
   std::vector<std::function<std::vector<Value>()>> values;
   std::vector<std::function<std::vector<OfTenant>()>> tenants;
 };
@@ -337,7 +337,9 @@ const std::vector<double>& NodeMetrics::seconds_bounds() { return kVerbSeconds; 
 
 void NodeMetrics::watch_store(std::function<StoreStats()> stats) { impl_->stats = std::move(stats); }
 
-void NodeMetrics::watch_curve(std::function<std::optional<Store::Curve>()> curve) { impl_->curve = std::move(curve); }
+void NodeMetrics::watch_curve(std::function<std::optional<LearningDesk::Curve>()> curve) {
+  impl_->curve = std::move(curve);
+}
 
 void NodeMetrics::watch(std::function<std::vector<Value>()> values) { impl_->values.push_back(std::move(values)); }
 

@@ -136,7 +136,7 @@ class NodeMetrics {
 
   /// `stats` is called for each text(), on its thread (the admin server's).
   void watch_store(std::function<StoreStats()> stats);
-  void watch_curve(std::function<std::optional<Store::Curve>()> curve);  ///< The same.
+  void watch_curve(std::function<std::optional<LearningDesk::Curve>()> curve);  ///< The same.
   /// The same for values of other parts. `name` is without "kvstore_" and, for a counter, without "_total".
   struct Value {
     Value(const char* of, const auto& number, bool counts, const char* text)

@@ -57,7 +57,7 @@ std::uint64_t put(Store& store, SpaceId space, const std::vector<BlockHash>& has
   }
   constexpr std::array<std::uint64_t, 1> no_sum{};
   for (std::uint64_t i = 0; i < staged; ++i)
-    KV_ASSERT(store.commit(plan->put, no_sum, now) == Store::CommitStatus::kStored);
+    KV_ASSERT(store.commit(plan->put, no_sum, now) == PutDesk::CommitStatus::kStored);
   store.end_put(plan->put);
   return staged;
 }

@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto store = Store::create(config).value();
     std::size_t back = 0;
     for (KeptContext& each : file->contexts)
-      back += store->restore_context(std::move(each), now.steady) == Store::Restored::kBack;
+      back += store->restore_context(std::move(each), now.steady) == ContextDesk::Restored::kBack;
     for (int i = 0; i < 4; ++i) store->tend_contexts(now.steady + std::chrono::hours(1));
     KV_ASSERT(store->context_changes().count <= back && store->check().empty());
   }

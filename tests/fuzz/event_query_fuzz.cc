@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     KV_ASSERT(again && again->from == asked->from && again->life == asked->life);
   }
   if (const auto cursor = read_block_query(query)) {
-    const bool is_disk = cursor->tier == Store::Tier::kDisk;
+    const bool is_disk = cursor->tier == BlockTier::kDisk;
     const auto again = read_block_query((is_disk ? "at=disk." : "at=memory.") + std::to_string(cursor->next));
     KV_ASSERT(again && again->tier == cursor->tier && again->next == cursor->next && !again->is_done);
   }

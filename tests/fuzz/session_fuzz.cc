@@ -605,7 +605,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     KV_ASSERT(each.check().empty());
     const StoreStats stats = each.stats();
     KV_ASSERT(stats.staged_count == 0 && stats.lease_count == 0);
-    for (const auto& space : each.namespaces()) KV_ASSERT(each.drop(space.id, {}));
+    for (const auto& space : each.list_spaces(nullptr)) KV_ASSERT(each.drop(space.id, {}));
     while (each.is_dropping()) each.drop_more(TimePoint{1h});
     KV_ASSERT(each.stats().allocated_bytes == 0);
   });

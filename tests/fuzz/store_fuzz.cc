@@ -86,13 +86,13 @@ class Operations {
     std::size_t space;
     std::uint64_t session;
     std::vector<BlockHash> hashes;
-    std::vector<Store::StagedBlock> staged;
+    std::vector<StagedBlock> staged;
     std::size_t done = 0;
     bool is_set = false;
     bool has_groups = false;
   };
   struct Pinned {
-    Store::PinnedPrefix prefix;
+    PinnedPrefix prefix;
     std::vector<BlockHash> hashes;
     std::size_t space;
   };
@@ -126,7 +126,7 @@ class Operations {
       case 7: {
         const auto hashes = chain();
         const auto ids = tokens(input_.below(8));
-        Store::MatchOptions options;
+        ReadDesk::MatchOptions options;
         options.session = session();
         options.lease = input_.flag();
         options.token_ids = ids;
@@ -193,7 +193,7 @@ class Operations {
     } else {
       std::vector<std::uint32_t> counts(input_.below(3));
       for (auto& count : counts) count = static_cast<std::uint32_t>(input_.below(5));
-      Store::ContextOrder order{.owner = owner, .name = name, .space = space, .hashes = chain(), .life = life};
+      ContextDesk::Order order{.owner = owner, .name = name, .space = space, .hashes = chain(), .life = life};
       order.chain_counts = std::move(counts);
       order.priority = static_cast<std::uint8_t>(input_.below(11));
       const std::size_t wanted = order.hashes.size();
@@ -225,7 +225,7 @@ class Operations {
     std::vector<std::uint32_t> positions;
     for (std::uint32_t i = 0; i < hashes.size() && input_.below(8) == 0; ++i) positions.push_back(i * 2);
     const auto ids = input_.flag() ? tokens(hashes.size()) : std::vector<std::uint32_t>();
-    Store::OfferOptions options;
+    PutDesk::OfferOptions options;
     options.session = session();
     options.positions = positions;
     options.token_ids = ids;
@@ -269,8 +269,10 @@ class Operations {
     }
     if (!put.has_groups) return (void)store_->commit(at->first, sums, now_);
     const auto statuses = store_->commit_group(at->first, sums, now_);
-    const auto has = [&](Store::CommitStatus status) { return std::ranges::find(statuses, status) != statuses.end(); };
-    using enum Store::CommitStatus;
+    const auto has = [&](PutDesk::CommitStatus status) {
+      return std::ranges::find(statuses, status) != statuses.end();
+    };
+    using enum PutDesk::CommitStatus;
     KV_ASSERT(!has(kStored) || !(has(kRefused) || has(kConflict)));
   }
   void end_put() {
@@ -304,7 +306,7 @@ class Operations {
   // -- the set
 
   struct PinnedSet {
-    Store::PinnedSet set;
+    SetPinning::Pinned set;
     std::vector<BlockHash> hashes;
   };
   SpaceId open_set() {
@@ -360,13 +362,13 @@ class Operations {
         KV_ASSERT(store_->erase(set, hashes, &kept, now_).has_value() == !hashes.empty());
         KV_ASSERT(kept.size() == hashes.size());
         const auto match = store_->match_set(set, hashes, {}, now_).value();
-        for (const auto held : match.held) KV_ASSERT(held == Store::Held::kNowhere);
+        for (const auto held : match.held) KV_ASSERT(held == ReadDesk::Held::kNowhere);
       }
     }
   }
   void match_set(SpaceId set) {
     const auto hashes = names();
-    Store::SetMatchOptions options{.session = session(), .lease = input_.flag()};
+    ReadDesk::SetMatchOptions options{.session = session(), .lease = input_.flag()};
     const std::size_t cut = input_.below(hashes.size() + 1);
     for (const auto part : {std::span(hashes).first(cut), std::span(hashes).subspan(cut)}) {
       const auto groups = groups_of(part.size());
@@ -377,11 +379,11 @@ class Operations {
       KV_ASSERT(match->held.size() == part.size() && match->lengths.size() == part.size());
       for_each_group(groups, part.size(), [&](std::size_t first, std::size_t count) {
         const auto group = std::span(match->held).subspan(first, count);
-        const auto missing = std::ranges::count(group, Store::Held::kNowhere);
+        const auto missing = std::ranges::count(group, ReadDesk::Held::kNowhere);
         KV_ASSERT(missing == 0 || missing == static_cast<std::ptrdiff_t>(count));
       });
       for (std::size_t i = 0; i < part.size(); ++i) {
-        KV_ASSERT((match->held[i] == Store::Held::kNowhere) == (match->lengths[i] == 0));
+        KV_ASSERT((match->held[i] == ReadDesk::Held::kNowhere) == (match->lengths[i] == 0));
         KV_ASSERT(match->lengths[i] <= kSetBytesMax);
       }
       options.rest = match->lease;
@@ -393,7 +395,7 @@ class Operations {
     const auto hashes = names();
     std::vector<std::uint32_t> lengths(hashes.size());
     for (auto& length : lengths) length = static_cast<std::uint32_t>(1 + input_.below(kSetBytesMax));
-    Store::SetOfferOptions options{.session = session(), .lengths = lengths};
+    PutDesk::SetOfferOptions options{.session = session(), .lengths = lengths};
     const std::size_t cut = hashes.size() > 1 && input_.flag() ? 1 + input_.below(hashes.size() - 1) : 0;
     Put put{0, static_cast<std::uint64_t>(options.session), hashes, {}, 0, true};
     const auto groups = cut > 0 ? std::vector<std::uint32_t>() : groups_of(hashes.size());
@@ -436,12 +438,12 @@ class Operations {
     for (auto& room : rooms) room = static_cast<std::uint32_t>(input_.below(kSetBytesMax + 1));
     const LeaseId lease = leases_.empty() || input_.flag() ? LeaseId{} : leases_[input_.below(leases_.size())].second;
     const auto groups = groups_of(hashes.size());
-    const Store::SetGetOptions options{.session = session(),
-                                       .lease = lease,
-                                       .rooms = rooms,
-                                       .bytes_max = 1 + input_.below(3 * kSetBytesMax),
-                                       .count_max = 1 + input_.below(kBlocks),
-                                       .group_counts = groups};
+    const SetPinning::Options options{.session = session(),
+                                      .lease = lease,
+                                      .rooms = rooms,
+                                      .bytes_max = 1 + input_.below(3 * kSetBytesMax),
+                                      .count_max = 1 + input_.below(kBlocks),
+                                      .group_counts = groups};
     auto pinned = store_->pin_set(set, hashes, options, now_);
     KV_ASSERT(pinned.has_value() == are_groups_of(groups, hashes.size()));
     if (!pinned) return;

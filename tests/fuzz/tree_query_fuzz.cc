@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto scope = read_tree_query({reinterpret_cast<const char*>(data), size});
   if (!scope) return 0;
   KV_ASSERT(scope->space || scope->top == kNoBlock);
-  std::string text = scope->tier == Store::Tier::kDisk ? "tier=disk" : "tier=memory";
+  std::string text = scope->tier == BlockTier::kDisk ? "tier=disk" : "tier=memory";
   if (scope->space) text += "&space=" + std::to_string(static_cast<std::uint64_t>(*scope->space));
   if (scope->top != kNoBlock) {
     char name[32];

@@ -203,7 +203,7 @@ TEST_F(ContextKeeperTest, AChangeIsWrittenSoonAndARestNever) {
   EXPECT_EQ(files.write_count(), 2u) << "nothing has changed";
   store.with([&](Store& each) {
     const SpaceId space = each.open(make_record("m", kBytes)).value();
-    Store::OfferPlan plan = each.offer(space, chain(1, 3), {}, clock.now()).value();
+    OfferPlan plan = each.offer(space, chain(1, 3), {}, clock.now()).value();
     for (const auto& block : plan.staged) {
       std::vector<std::uint64_t> sums(stripe_count(kBytes));
       block_checksums(block.seed, block.bytes, sums);

@@ -34,7 +34,7 @@ class ContextWarmerTest : public NodeTest {
     NodeTest::TearDown();
     spill->die();
   }
-  Store::ContextView make(const std::string& name, const std::vector<BlockHash>& hashes, Duration ttl = 1h) {
+  ContextDesk::View make(const std::string& name, const std::vector<BlockHash>& hashes, Duration ttl = 1h) {
     return store
         ->with([&](Store& each) {
           const SpaceId id = each.open(record).value();
@@ -43,7 +43,7 @@ class ContextWarmerTest : public NodeTest {
         })
         .value();
   }
-  Store::ContextView view(const std::string& name) {
+  ContextDesk::View view(const std::string& name) {
     return store->with([&](Store& each) { return each.find_context("", name, world.clock.now()); }).value();
   }
   void warm(const std::string& name, bool is_wanted = true) {

@@ -93,7 +93,7 @@ TEST(NodeMetricsTest, CountersEndInTotalAndCoverTheStore) {
 
 TEST(NodeMetricsTest, TheCurveIsByTierScaleAndPolicy) {
   NodeMetrics metrics("1.2.3");
-  std::optional<Store::Curve> curve;
+  std::optional<LearningDesk::Curve> curve;
   metrics.watch_curve([&] { return curve; });
   EXPECT_THAT(metrics.text(), testing::Not(HasSubstr("kvstore_curve"))) << "it is turned off";
   curve.emplace();

@@ -513,11 +513,11 @@ TEST_F(MoverTest, WhatIsHandedOverKeepsItsAge) {
   run_until([&] { return movers["b"]->has_left(); });
   // What `a` was given is as old as what it had.
   NodeContext& context = nodes["a"]->context();
-  std::vector<Store::PathEnd> ends;
-  Store::PathCursor cursor;
+  std::vector<LookDesk::PathEnd> ends;
+  LookDesk::PathCursor cursor;
   while (!cursor.is_done) context.store.with([&](Store& held) { held.list_paths(cursor, TimePoint::min(), ends); });
   ASSERT_GT(ends.size(), 100u);
-  for (const Store::PathEnd& end : ends) EXPECT_GT(clock.now() - end.used, 90s);
+  for (const LookDesk::PathEnd& end : ends) EXPECT_GT(clock.now() - end.used, 90s);
 }
 
 /// Of chains that were asked for again, all is found after any node has died, before the map has changed and after.

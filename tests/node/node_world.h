@@ -210,7 +210,7 @@ class NodeTest : public testing::Test {
       EXPECT_EQ(each.check(), "");
       EXPECT_EQ(each.stats().staged_count, 0u);
       EXPECT_EQ(each.stats().lease_count, 0u);
-      for (const auto& opened : each.namespaces()) EXPECT_TRUE(each.drop(opened.id, {}));
+      for (const auto& opened : each.list_spaces(nullptr)) EXPECT_TRUE(each.drop(opened.id, {}));
       while (each.is_dropping()) each.drop_more(world.clock.now());
       EXPECT_EQ(each.stats().allocated_bytes, 0u) << "something is still pinned";
       EXPECT_EQ(each.check(), "");

@@ -191,7 +191,7 @@ TEST_F(MissSessionTest, NamespacesAreToldInPartsAndEachOnce) {
     EXPECT_LT(answer.table.size(), 600u << 10);
     const nlohmann::json stats = json_of(answer);
     EXPECT_EQ(stats.contains("values"), query.empty()) << "figures come with the first part";
-    EXPECT_LE(stats.at("namespaces").size(), Store::kSpacesPerCall);
+    EXPECT_LE(stats.at("namespaces").size(), SpaceDesk::kViewsPerCall);
     for (const auto& each : stats["namespaces"]) EXPECT_TRUE(told.insert(each.at("record").get<std::string>()).second);
     query = stats.contains("next") ? "after=" + stats["next"].get<std::string>() : "";
   } while (!query.empty() && parts < 100);

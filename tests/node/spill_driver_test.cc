@@ -186,12 +186,12 @@ class SpillDriverTest : public testing::Test {
     driver->notify();
     return plan.staged.size();
   }
-  Store::PinnedPrefix pin(std::span<const BlockHash> hashes) {
+  PinnedPrefix pin(std::span<const BlockHash> hashes) {
     return store->with([&](Store& each) {
       return each.pin_prefix(space, hashes, {.session = kAlice, .disk = true}, clock.now()).value();
     });
   }
-  Result<DiskBlock> read(const Store::SpilledBlock& block) {
+  Result<DiskBlock> read(const SpilledBlock& block) {
     std::promise<Result<DiskBlock>> done;
     driver->read(block.key, block.seed, kBytes, waiter,
                  [&](Result<DiskBlock> read) { done.set_value(std::move(read)); });
@@ -423,7 +423,7 @@ TEST_F(SpillDriverTest, ADirectoryIsEmptiedIntoTheOthersAndCloses) {
   EXPECT_EQ(stats().disk_block_count, blocks);
   for (std::uint64_t name = 1; name <= 16; ++name) {
     const auto prefix = pin(chain(name, 4));
-    for (const Store::SpilledBlock& block : prefix.spilled) EXPECT_TRUE(read(block)) << name;
+    for (const SpilledBlock& block : prefix.spilled) EXPECT_TRUE(read(block)) << name;
     store->with([&](Store& each) { each.unpin(prefix); });
   }
 }

@@ -193,7 +193,7 @@ TEST_F(StatusTest, WhatNoPageAsksForHasNoAnswer) {
 
 TEST(TreeQueryTest, IsReadOrRefused) {
   const auto whole = read_tree_query("tier=disk&space=12&top=345&name=0123456789abcdef").value();
-  EXPECT_EQ(whole.tier, Store::Tier::kDisk);
+  EXPECT_EQ(whole.tier, BlockTier::kDisk);
   EXPECT_EQ(whole.space, SpaceId{12});
   EXPECT_EQ(whole.top, BlockId{345});
   EXPECT_EQ(whole.top_name, 0x0123456789abcdefu);

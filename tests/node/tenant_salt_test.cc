@@ -320,7 +320,7 @@ TEST_F(TenantSaltTest, WithoutASecretAPolicyStoresUnderTheRecordAsItIs) {
   const NamespaceRecord own = with(plain, "tenant", "blue"), shared = with(plain, "share", "prompts");
   speak_of(*blue, own);
   EXPECT_EQ(put(*blue, chain(1, 1)), 1u);
-  EXPECT_EQ(store->with([](Store& each) { return each.namespaces().at(0).record; }), own.text());
+  EXPECT_EQ(store->with([](Store& each) { return each.list_spaces(nullptr).at(0).record->text(); }), own.text());
   EXPECT_EQ(refused(*blue, plain).error(), Errc::kPermissionDenied) << "as ever: of nobody";
   EXPECT_EQ(refused(*gray, shared).error(), Errc::kPermissionDenied) << "its lists hold all the same";
   speak_of(*blue, shared);

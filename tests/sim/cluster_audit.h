@@ -228,8 +228,8 @@ class ClusterAudit : public ClusterSetting {
         // Each block as a chain of its own begins nowhere but at the first of an extent: so runs are tried.
         std::size_t count = 0;
         node.store.with([&](Store& store) {
-          for (const auto& space : store.namespaces()) {
-            if (space.record != records_[which].text()) continue;
+          for (const auto& space : store.list_spaces(nullptr)) {
+            if (space.record->text() != records_[which].text()) continue;
             const auto match = store.match(space.id, chain.subspan(i), {}, clock_.now());
             if (match) count = match->memory_block_count + match->disk_block_count;
           }

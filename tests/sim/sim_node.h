@@ -107,8 +107,9 @@ class SimNode {
     }
     return true;
   }
-  std::vector<NamespaceStats> namespaces() const {
-    return life_ ? life_->store.with([](Store& store) { return store.namespaces(); }) : std::vector<NamespaceStats>{};
+  std::vector<SpaceDesk::View> namespaces() const {
+    return life_ ? life_->store.with([](Store& store) { return store.list_spaces(nullptr); })
+                 : std::vector<SpaceDesk::View>{};
   }
   int life_count() const { return life_count_; }
   void set_disk_faults(DiskFaults faults) {

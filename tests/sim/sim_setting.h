@@ -134,11 +134,11 @@ class Setting : public Stage<WorldOutcome> {
     if (!node.is_alive() || lost_count(stats) > 0) return;
     Kept& kept = kept_[number];
     if (kept.life != node.life_count()) kept = {node.life_count(), {}};
-    for (const NamespaceStats& each : node.namespaces()) {
-      const auto which = std::ranges::find(records_, each.record, &NamespaceRecord::text) - records_.begin();
+    for (const SpaceDesk::View& each : node.namespaces()) {
+      const auto which = std::ranges::find(records_, each.record->text(), &NamespaceRecord::text) - records_.begin();
       if (static_cast<std::size_t>(which) == records_.size()) continue;  // a set
       if (!is_kept_[static_cast<std::size_t>(which)]) continue;
-      std::uint64_t& most = kept.most[each.record];
+      std::uint64_t& most = kept.most[each.record->text()];
       if (each.block_count < most)
         fail(node.name() + ": " + std::to_string(most - each.block_count) + " blocks went that nobody dropped");
       most = std::max(most, each.block_count);

@@ -18,8 +18,9 @@ class CapacityTest : public StoreFixture {
     config.arena.huge_pages = false;
     create(granules * kGranule, kGranule);
   }
-  void copy(std::span<const Store::Relocation> relocations) {
-    for (const Store::Relocation& each : relocations) std::memcpy(each.into.data(), each.from.data(), each.from.size());
+  void copy(std::span<const CapacityDesk::Relocation> relocations) {
+    for (const CapacityDesk::Relocation& each : relocations)
+      std::memcpy(each.into.data(), each.from.data(), each.from.size());
   }
   /// As the node does it. False: something is in use.
   bool shrink(std::size_t granules) {
@@ -43,7 +44,7 @@ class CapacityTest : public StoreFixture {
   std::size_t verified(SpaceId space, std::span<const BlockHash> hashes) {
     const auto pinned = store->pin_prefix(space, hashes, {}, now).value();
     const NamespaceId name = store->find_namespace(space)->id();
-    for (const Store::PinnedBlock& block : pinned.blocks) {
+    for (const PinnedBlock& block : pinned.blocks) {
       const std::uint64_t seed = checksum_seed(name, hashes[block.index]);
       EXPECT_TRUE(has_bytes(block.bytes, seed)) << "block " << block.index;
       std::vector<std::uint64_t> sums(stripe_count(block.bytes.size()));
@@ -117,7 +118,7 @@ TEST_F(CapacityTest, BlocksThatAreReadAndSlotsThatAreFilledAreWaitedFor) {
   EXPECT_TRUE(has_bytes(read.blocks[0].bytes, checksum_seed(store->find_namespace(space)->id(), last[0])));
   store->unpin(read);
   EXPECT_FALSE(shrink(4)) << "the put writes there";
-  EXPECT_EQ(store->commit(plan.put, fill(plan.staged[0]), now), Store::CommitStatus::kStored);
+  EXPECT_EQ(store->commit(plan.put, fill(plan.staged[0]), now), PutDesk::CommitStatus::kStored);
   store->end_put(plan.put);
   EXPECT_TRUE(shrink(4));
   EXPECT_EQ(verified(space, fresh), 1u);
@@ -206,8 +207,8 @@ TEST_F(CapacityTest, WhateverElseHappensNoByteIsWrong) {
   const auto any = [&](std::uint64_t below) { return random() % below; };
   start(48, 96);
   const std::vector<SpaceId> spaces = {open(kGranule, "a"), open(kGranule / 2, "b"), open(3 * kGranule / 2, "c")};
-  std::deque<Store::PinnedPrefix> reads;
-  std::vector<Store::Relocation> copying;
+  std::deque<PinnedPrefix> reads;
+  std::vector<CapacityDesk::Relocation> copying;
   std::size_t granules = 48;
   std::uint64_t moved = 0;
   const auto random_chain = [&] { return chain(any(60), 1 + any(6)); };
@@ -222,7 +223,7 @@ TEST_F(CapacityTest, WhateverElseHappensNoByteIsWrong) {
       case 4: {
         const auto hashes = random_chain();
         reads.push_back(store->pin_prefix(space, hashes, {}, now).value());
-        for (const Store::PinnedBlock& block : reads.back().blocks)
+        for (const PinnedBlock& block : reads.back().blocks)
           ASSERT_TRUE(has_bytes(block.bytes, checksum_seed(store->find_namespace(space)->id(), hashes[block.index])));
         break;
       }

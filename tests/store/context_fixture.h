@@ -38,15 +38,15 @@ class ContextTest : public StoreFixture {
         {{"model", "m"}, {"tenant", tenant}, {"block_size", "4"}, {"block_bytes", std::to_string(kBytes)}});
     return store->open(record.value()).value();
   }
-  Store::ContextOrder order(const std::string& name, SpaceId space, std::vector<BlockHash> hashes, Duration ttl = 1h,
-                            bool is_sliding = false, const std::string& owner = "") {
+  ContextDesk::Order order(const std::string& name, SpaceId space, std::vector<BlockHash> hashes, Duration ttl = 1h,
+                           bool is_sliding = false, const std::string& owner = "") {
     return {.owner = owner, .name = name, .space = space, .hashes = std::move(hashes), .life = {ttl, is_sliding}};
   }
-  Store::ContextView make(const std::string& name, SpaceId space, std::vector<BlockHash> hashes, Duration ttl = 1h,
-                          bool is_sliding = false, const std::string& owner = "") {
+  ContextDesk::View make(const std::string& name, SpaceId space, std::vector<BlockHash> hashes, Duration ttl = 1h,
+                         bool is_sliding = false, const std::string& owner = "") {
     return store->create_context(order(name, space, std::move(hashes), ttl, is_sliding, owner), now).value();
   }
-  Store::ContextView view(const std::string& name, const std::string& owner = "") {
+  ContextDesk::View view(const std::string& name, const std::string& owner = "") {
     return store->find_context(owner, name, now).value();
   }
   bool is_there(const std::string& name) { return store->find_context("", name, now).has_value(); }

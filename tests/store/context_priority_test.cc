@@ -17,8 +17,8 @@ namespace {
 
 class ContextPriorityTest : public ContextTest {
  protected:
-  Store::ContextView rank(const std::string& name, SpaceId space, std::vector<BlockHash> hashes, std::uint8_t priority,
-                          const std::string& owner = "") {
+  ContextDesk::View rank(const std::string& name, SpaceId space, std::vector<BlockHash> hashes, std::uint8_t priority,
+                         const std::string& owner = "") {
     auto asked = order(name, space, std::move(hashes), 1h, false, owner);
     asked.priority = priority;
     return store->create_context(std::move(asked), now).value();

@@ -37,9 +37,9 @@ class ContextRestartTest : public ContextTest {
     Counts counts;
     for (KeptContext& each : read_contexts(file, {now, kWallUs + us}).value().contexts) {
       switch (store->restore_context(std::move(each), now)) {
-        case Store::Restored::kBack: ++counts.back; break;
-        case Store::Restored::kEnded: ++counts.ended; break;
-        case Store::Restored::kRefused: ++counts.refused; break;
+        case ContextDesk::Restored::kBack: ++counts.back; break;
+        case ContextDesk::Restored::kEnded: ++counts.ended; break;
+        case ContextDesk::Restored::kRefused: ++counts.refused; break;
       }
     }
     return counts;
@@ -95,19 +95,19 @@ TEST_F(ContextRestartTest, OneThatIsThereAlreadyOrHasNoRoomIsRefused) {
   create_blocks(32);
   space = open(kBytes);
   make("a", space, chain(3, 3));
-  EXPECT_EQ(store->restore_context(kept[0], now), Store::Restored::kRefused);
+  EXPECT_EQ(store->restore_context(kept[0], now), ContextDesk::Restored::kRefused);
   EXPECT_EQ(view("a").wanted_count, 3u);
-  EXPECT_EQ(store->restore_context(kept[1], now), Store::Restored::kBack);
+  EXPECT_EQ(store->restore_context(kept[1], now), ContextDesk::Restored::kBack);
   KeptContext third = kept[1];
   third.name = "c";
-  EXPECT_EQ(store->restore_context(third, now), Store::Restored::kRefused);
+  EXPECT_EQ(store->restore_context(third, now), ContextDesk::Restored::kRefused);
   EXPECT_EQ(store->context_totals()[0].refused, 0u) << "nobody asked";
   KeptContext bad = kept[1];
   bad.name = "d";
   bad.chains[0].count = 7;
-  EXPECT_EQ(store->restore_context(bad, now), Store::Restored::kRefused);
+  EXPECT_EQ(store->restore_context(bad, now), ContextDesk::Restored::kRefused);
   bad.chains = {{2, 0}};
-  EXPECT_EQ(store->restore_context(bad, now), Store::Restored::kRefused);
+  EXPECT_EQ(store->restore_context(bad, now), ContextDesk::Restored::kRefused);
 }
 
 TEST_F(ContextRestartTest, WhatHasChangedIsTold) {
@@ -141,7 +141,7 @@ TEST_F(ContextRestartTest, RandomContextsComeBackAsTheyWere) {
   std::mt19937_64 random(test_seed());
   create_blocks(64);
   const std::array spaces = {open(kBytes, "m"), open(kBytes, "n")};
-  std::map<std::pair<std::string, std::string>, Store::ContextView> before;
+  std::map<std::pair<std::string, std::string>, ContextDesk::View> before;
   const std::size_t count = random() % 400;
   for (std::size_t i = 0; i < count; ++i) {
     now += std::chrono::milliseconds(random() % 200);

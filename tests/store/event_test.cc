@@ -209,7 +209,7 @@ class EventTest : public StoreFixture {
       ++gaps;
       known.clear();
       bool is_first = true;
-      for (Store::BlockCursor cursor; !cursor.is_done; is_first = false) {
+      for (LookDesk::BlockCursor cursor; !cursor.is_done; is_first = false) {
         EventPage blocks;
         store->list_blocks(cursor, blocks);
         if (is_first) next = blocks.next;
@@ -268,7 +268,7 @@ TEST_F(EventTest, AStoreWithoutALogTellsNothingAndListsAll) {
   const auto hashes = chain(1, 20);
   put(open(kBytes), hashes);
   EventPage page;
-  for (Store::BlockCursor cursor; !cursor.is_done;) store->list_blocks(cursor, page);
+  for (LookDesk::BlockCursor cursor; !cursor.is_done;) store->list_blocks(cursor, page);
   ASSERT_EQ(page.events.size(), 20u);
   for (const EventPage::Event& event : page.events) {
     EXPECT_EQ(event.hash, hashes[event.position]);
@@ -402,11 +402,11 @@ class EventRandomTest : public EventTest, public testing::WithParamInterface<int
   std::optional<Universe> set;
   struct Open {
     PutId put;
-    std::vector<Store::StagedBlock> staged;
+    std::vector<StagedBlock> staged;
     std::size_t done = 0;
   };
   std::vector<Open> puts;
-  std::vector<Store::PinnedPrefix> pinned;
+  std::vector<PinnedPrefix> pinned;
 
   std::uint64_t below(std::uint64_t bound) { return random() % bound; }
 
@@ -500,12 +500,12 @@ class EventRandomTest : public EventTest, public testing::WithParamInterface<int
       default: break;
     }
   }
-  void promote(const Universe& universe, const std::vector<BlockHash>& part, const Store::PinnedPrefix& prefix) {
+  void promote(const Universe& universe, const std::vector<BlockHash>& part, const PinnedPrefix& prefix) {
     const std::size_t in_memory = prefix.blocks.size();
     const auto plan =
         store->offer(universe.space, first(part, in_memory + prefix.spilled.size()), {.session = kBob}, now).value();
     for (const auto& block : plan.staged) {
-      if (store->commit(plan.put, fill(block), now) == Store::CommitStatus::kRefused) break;
+      if (store->commit(plan.put, fill(block), now) == PutDesk::CommitStatus::kRefused) break;
     }
     if (plan.put != PutId{}) store->end_put(plan.put);
   }

@@ -313,7 +313,7 @@ TEST_F(ManyGranulesTest, ASecondSizeFindsItsPlaceInBoundedSteps) {
   for (std::uint64_t name = 1000; name < 1030; ++name) EXPECT_EQ(put_empty(large, name, 40), 0u);
   const StoreStats stats = store->stats();
   EXPECT_GE(stats.slab_moves, 1200u * 16 / 1024);  // a slab's first block takes the rest of its chain along
-  EXPECT_LE(stats.work_steps_call_max, Store::kStepsMax);
+  EXPECT_LE(stats.work_steps_call_max, Shelf::kStepsMax);
   // One search serves many slabs, and what it finds is what was used longest ago.
   EXPECT_LT(stats.work_steps - before, 4 * kGranules + 2 * stats.evicted_blocks * Steps::kRemoval);
   for (std::uint64_t name = 0; name < 15; ++name) EXPECT_EQ(match(small, chain(name, 1)), 0u) << name;
@@ -328,7 +328,7 @@ TEST_F(ManyGranulesTest, ManySlabsAboveLeasedBlocksAreLeftAndTheOthersFound) {
     if (name >= 200) match(small, chain(name, 1024));  // the leased ones are the oldest
   }
   for (std::uint64_t name = 1000; name < 1020; ++name) EXPECT_EQ(put_empty(large, name, 40), 0u) << name;
-  EXPECT_LE(store->stats().work_steps_call_max, Store::kStepsMax);
+  EXPECT_LE(store->stats().work_steps_call_max, Shelf::kStepsMax);
   for (std::uint64_t name = 0; name < 200; ++name) EXPECT_EQ(match(small, chain(name, 1024)), 1024u) << name;
 }
 
@@ -374,7 +374,7 @@ TEST_F(MixedSizesTest, ABlockThatIsPinnedWhileItsSlabIsClearedInSlicesStays) {
   EXPECT_EQ(plan.refused_count, 0u);
   EXPECT_EQ(match(small, chain(31, 1024)), 1024u);
   EXPECT_EQ(store->check(), "");
-  EXPECT_LE(store->stats().work_steps_call_max, Store::kStepsMax);
+  EXPECT_LE(store->stats().work_steps_call_max, Shelf::kStepsMax);
   store->end_put(plan.put);
 }
 
@@ -382,7 +382,7 @@ TEST_F(MixedSizesTest, ABlockThatIsPinnedWhileItsSlabIsClearedInSlicesStays) {
 TEST_F(MixedSizesTest, ASlabOfTinyBlocksThatIsNearlyEmptyIsClearedInTheEnd) {
   create(16 * kMiB, 4 * kMiB);
   constexpr std::size_t kHalfSlab = 4 * kMiB / 64 / 2;
-  static_assert(kHalfSlab > Store::kStepsMax);
+  static_assert(kHalfSlab > Shelf::kStepsMax);
   const SpaceId small = open(64, "small"), large = open(4 * kMiB, "large");
   for (std::uint64_t name = 0; name < 8; ++name) put_empty(small, name, kHalfSlab);
   ASSERT_EQ(store->stats().allocated_bytes, store->stats().capacity_bytes);
@@ -441,7 +441,7 @@ TEST_F(MixedSizesTest, RandomUseOfMixedSizesKeepsEveryPromise) {
   };
   struct Move {
     SpaceId space;
-    Store::PinnedPrefix pinned;
+    PinnedPrefix pinned;
     std::vector<BlockHash> hashes;
   };
   std::vector<Promise> promises;

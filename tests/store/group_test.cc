@@ -1,4 +1,4 @@
-// Names of a set that come in groups: held, pinned and stored as a whole or not at all (Store, invariant 8).
+// Names of a set that come in groups: held, pinned and stored as a whole or not at all (Store, invariant 6).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace kv {
 namespace {
 
-using Held = Store::Held;
-using Status = Store::CommitStatus;
+using Held = ReadDesk::Held;
+using Status = PutDesk::CommitStatus;
 using GroupCounts = std::vector<std::uint32_t>;
 
 class GroupTest : public StoreFixture {
@@ -24,13 +24,13 @@ class GroupTest : public StoreFixture {
             ->open(NamespaceRecord::from_fields({{"model", "g"}, {"kind", "set"}, {"block_bytes_max", "4096"}}).value())
             .value();
   }
-  Store::OfferPlan offer(std::span<const BlockHash> hashes, const GroupCounts& groups, SessionId session = kAlice) {
+  OfferPlan offer(std::span<const BlockHash> hashes, const GroupCounts& groups, SessionId session = kAlice) {
     now += Duration(1000);
     const std::vector<std::uint32_t> lengths(hashes.size(), kLength);
     return store->offer_set(set, hashes, {.session = session, .lengths = lengths, .group_counts = groups}, now).value();
   }
   /// Fills the next group of what was staged, from `at` on, and commits it.
-  std::vector<Status> commit_group(const Store::OfferPlan& plan, std::size_t& at) {
+  std::vector<Status> commit_group(const OfferPlan& plan, std::size_t& at) {
     std::vector<std::uint64_t> sums;
     for (bool is_over = false; !is_over; ++at) {
       const auto own = fill(plan.staged[at]);
@@ -264,7 +264,7 @@ TEST_F(GroupTest, AWindowOfAGetCutsNoGroup) {
     store->unpin(window.pinned);
   }
   for (std::uint64_t blocks = 1; blocks <= 9; ++blocks) {
-    const Store::SetGetOptions options{.session = kAlice, .bytes_max = blocks * kLength, .group_counts = groups};
+    const SetPinning::Options options{.session = kAlice, .bytes_max = blocks * kLength, .group_counts = groups};
     const auto window = store->pin_set(set, hashes, options, now).value();
     EXPECT_EQ(window.looked_count, blocks <= 2 ? 2u : blocks <= 5 ? 5u : 9u) << blocks;
     store->unpin(window.pinned);
@@ -303,7 +303,7 @@ TEST_F(GroupTest, AListInPartsIsOnePutOfGroups) {
   put_alone(std::span(hashes).first(1));
   const std::vector<std::uint32_t> lengths(7, kLength);
   const GroupCounts first = {3}, rest = {2, 2};
-  Store::SetOfferOptions options{
+  PutDesk::SetOfferOptions options{
       .session = kAlice, .lengths = std::span(lengths).first(3), .is_part = true, .group_counts = first};
   const PutId put = store->offer_set(set, std::span(hashes).first(3), options, now)->put;
   ASSERT_EQ(store->check(), "");

@@ -27,7 +27,7 @@ class LeasedShareTest : public StoreFixture {
     hashes.push_back(hash_of(mix(name)));
     return hashes;
   }
-  Store::Match leased_match(std::span<const BlockHash> hashes, SessionId session = kAlice) {
+  ReadDesk::Match leased_match(std::span<const BlockHash> hashes, SessionId session = kAlice) {
     return store->match(space, hashes, {.session = session, .lease = true}, now).value();
   }
   std::uint64_t leased_blocks() {
@@ -44,7 +44,7 @@ TEST_F(LeasedShareTest, ALeaseBelowAndAtTheShareIsGrantedAndOneBeyondIsNot) {
   EXPECT_EQ(leased_blocks(), 3u);
   EXPECT_NE(lease(space, chain(1, 4)), LeaseId{});
   EXPECT_EQ(leased_blocks(), 4u);
-  const Store::Match over = leased_match(chain(1, 5));
+  const ReadDesk::Match over = leased_match(chain(1, 5));
   EXPECT_EQ(over.memory_block_count, 5u) << "the match answers all the same";
   EXPECT_EQ(over.lease, LeaseId{});
   EXPECT_EQ(over.lease_error, Errc::kBusy);

@@ -20,11 +20,11 @@ class LookTest : public StoreFixture {
  protected:
   using Part = TreeSums::Part;
 
-  std::vector<Store::EdgeView> sample(const Store::TreeScope& scope, std::uint32_t looks, std::uint64_t random) {
-    std::vector<Store::EdgeView> edges;
-    Store::SampleCursor cursor = store->sample_cursor(scope.tier, looks, random);
+  std::vector<LookDesk::EdgeView> sample(const LookDesk::TreeScope& scope, std::uint32_t looks, std::uint64_t random) {
+    std::vector<LookDesk::EdgeView> edges;
+    LookDesk::SampleCursor cursor = store->sample_cursor(scope.tier, looks, random);
     while (!cursor.is_done) {
-      std::vector<Store::EdgeView> more;  // parents are counted from the beginning of each list
+      std::vector<LookDesk::EdgeView> more;  // parents are counted from the beginning of each list
       store->sample_edges(scope, cursor, more);
       EXPECT_LE(more.size(), 2048u) << "one call looks at a bounded number of edges";
       trees.add(more);
@@ -32,7 +32,7 @@ class LookTest : public StoreFixture {
     }
     return edges;
   }
-  std::vector<Part> all_of(const Store::TreeScope& scope) {
+  std::vector<Part> all_of(const LookDesk::TreeScope& scope) {
     trees = {};
     sample(scope, 1 << 20, 0);
     return trees.select(1 << 20);
@@ -104,7 +104,7 @@ TEST_F(LookTest, ARandomTreeIsShownAsItIsWholeOrFromASample) {
   EXPECT_GT(own.size(), 100u);
 
   // As a list: the same edges, if one call can see them.
-  std::vector<Store::EdgeView> edges;
+  std::vector<LookDesk::EdgeView> edges;
   const auto listed = store->list_edges({.space = space}, edges);
   ASSERT_TRUE(listed);
   if (*listed) {
@@ -117,7 +117,7 @@ TEST_F(LookTest, ARandomTreeIsShownAsItIsWholeOrFromASample) {
   // Inside one part, whichever way.
   for (const Part& part : all_of({.space = space})) {
     if (part.is_space || random() % 20 != 0) continue;
-    const Store::TreeScope inside{.space = space, .top = part.edge.first, .top_name = part.edge.name};
+    const LookDesk::TreeScope inside{.space = space, .top = part.edge.first, .top_name = part.edge.name};
     edges.clear();
     ASSERT_TRUE(store->list_edges(inside, edges));
     std::uint64_t met = 0;
@@ -142,7 +142,7 @@ TEST_F(LookTest, ThePassesOfAllBeginningsOfASampleMeetEachBlockOnce) {  // so th
     put(space, longer);
   }
   const std::uint64_t truth = store->stats().block_count;
-  const std::uint32_t stride = store->sample_cursor(Store::Tier::kMemory, 100, 0).stride;
+  const std::uint32_t stride = store->sample_cursor(BlockTier::kMemory, 100, 0).stride;
   ASSERT_GT(stride, 10u);
   std::uint64_t met = 0;
   trees = {};
@@ -159,12 +159,12 @@ TEST_F(LookTest, MoreEdgesThanOneCallMaySeeAreNotListedInPart) {
   create(64 << 20);
   const SpaceId space = open(kLookBlockBytes);
   for (std::uint64_t i = 0; i < 1000; ++i) put(space, chain(i, 2));
-  std::vector<Store::EdgeView> edges(3);
+  std::vector<LookDesk::EdgeView> edges(3);
   EXPECT_EQ(store->list_edges({.space = space}, edges).value(), false);
   EXPECT_EQ(edges.size(), 3u);
   EXPECT_EQ(store->list_edges({.space = SpaceId{77}}, edges).error(), Errc::kNoNamespace);
-  EXPECT_EQ(store->list_edges({.tier = Store::Tier::kDisk, .space = space}, edges).error(), Errc::kNotFound);
-  EXPECT_TRUE(store->sample_cursor(Store::Tier::kDisk, 10, 0).is_done);
+  EXPECT_EQ(store->list_edges({.tier = BlockTier::kDisk, .space = space}, edges).error(), Errc::kNotFound);
+  EXPECT_TRUE(store->sample_cursor(BlockTier::kDisk, 10, 0).is_done);
 }
 
 TEST_F(LookTest, APartThatHasGoneIsNotFoundEvenIfItsNumberIsAnothers) {
@@ -173,8 +173,8 @@ TEST_F(LookTest, APartThatHasGoneIsNotFoundEvenIfItsNumberIsAnothers) {
   put(space, chain(1, 10));
   const auto parts = all_of({.space = space});
   ASSERT_EQ(parts.size(), 2u);
-  const Store::TreeScope inside{.space = space, .top = parts[1].edge.first, .top_name = parts[1].edge.name};
-  std::vector<Store::EdgeView> edges;
+  const LookDesk::TreeScope inside{.space = space, .top = parts[1].edge.first, .top_name = parts[1].edge.name};
+  std::vector<LookDesk::EdgeView> edges;
   EXPECT_TRUE(store->list_edges(inside, edges).value());
   ASSERT_TRUE(store->drop(space, chain(1, 1)));
   EXPECT_EQ(store->list_edges(inside, edges).error(), Errc::kNotFound);
@@ -204,7 +204,7 @@ TEST_F(LookTest, WhatIsDeepCountsAsThatOfTheLastEdgeShown) {
     depth[i] = depth[parts[i].parent] + 1;
     deepest = std::max(deepest, depth[i]);
   }
-  EXPECT_EQ(deepest, Store::kEdgesAboveMax);
+  EXPECT_EQ(deepest, LookDesk::kEdgesAboveMax);
 }
 
 TEST_F(LookTest, UsesAndAgesAreThoseOfAllBelow) {
@@ -284,18 +284,18 @@ TEST_F(LookTest, TheDiskHasATreeOfItsOwnAndEachTierSaysWhatTheOtherHasToo) {
   put(space, kept);  // here again, and on disk still
   put(space, young);
   std::map<std::uint64_t, Part> parts;
-  const auto look = [&](Store::Tier tier) {
+  const auto look = [&](BlockTier tier) {
     parts.clear();
     for (const Part& part : all_of({.tier = tier})) {
       if (!part.is_space) parts.emplace(part.edge.name, part);
     }
   };
-  look(Store::Tier::kDisk);
+  look(BlockTier::kDisk);
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_EQ(parts.at(short_hash(old[0])).block_count, 8u);
   EXPECT_LT(parts.at(short_hash(old[0])).copied_count, 8u) << "some are nowhere else";
   EXPECT_EQ(parts.at(short_hash(kept[0])).copied_count, 4u);
-  look(Store::Tier::kMemory);
+  look(BlockTier::kMemory);
   EXPECT_EQ(parts.at(short_hash(kept[0])).block_count, 4u);
   EXPECT_EQ(parts.at(short_hash(kept[0])).copied_count, 4u);
   EXPECT_EQ(parts.at(short_hash(young[0])).block_count, 12u);
@@ -310,9 +310,9 @@ TEST_F(LookTest, WhatChangesBetweenTwoLooksDoesNoHarm) {
   const SpaceId space = open(kLookBlockBytes);
   for (int round = 0; round < 20; ++round) {
     trees = {};
-    Store::SampleCursor cursor = store->sample_cursor(Store::Tier::kMemory, 4096, random());
+    LookDesk::SampleCursor cursor = store->sample_cursor(BlockTier::kMemory, 4096, random());
     while (!cursor.is_done) {
-      std::vector<Store::EdgeView> edges;
+      std::vector<LookDesk::EdgeView> edges;
       store->sample_edges({}, cursor, edges);
       trees.add(edges);
       auto chain = kv::chain(random() % 5, 1 + random() % 200);  // splits, joins and evictions
@@ -338,11 +338,11 @@ TEST_F(LookTest, NamespacesAreListedInParts) {
   std::set<SpaceId> opened, listed;
   for (int i = 0; i < 600; ++i) opened.insert(open(kLookBlockBytes, "model-" + std::to_string(i)));
   std::optional<NamespaceId> after;
-  std::vector<Store::SpaceView> views;
+  std::vector<SpaceDesk::View> views;
   std::size_t calls = 0;
   do {
     views = store->list_spaces(after ? &*after : nullptr);
-    EXPECT_LE(views.size(), Store::kSpacesPerCall);
+    EXPECT_LE(views.size(), SpaceDesk::kViewsPerCall);
     for (const auto& view : views) EXPECT_TRUE(listed.insert(view.id).second);
     if (!views.empty()) after = views.back().name;
     ++calls;

@@ -149,7 +149,7 @@ TEST(RootSampleTest, WhatNobodyNamesAnyMoreMakesRoom) {
 class MissTest : public StoreFixture {
  protected:
   void create_blocks(std::size_t count) { create(count * kBytes, kBytes); }
-  Store::Miss explain(SpaceId space, std::span<const BlockHash> hashes) {
+  LookDesk::Miss explain(SpaceId space, std::span<const BlockHash> hashes) {
     return store->explain(space, hashes, now).value();
   }
   std::uint64_t counted(MissKind why, bool has_found) {
@@ -170,7 +170,7 @@ TEST_F(MissTest, WhatWasNeverStoredIsNotRemembered) {
   const SpaceId space = open(kBytes);
   put(space, chain(1, 3));
   now += 1h;
-  const Store::Miss miss = explain(space, chain(2, 3));
+  const LookDesk::Miss miss = explain(space, chain(2, 3));
   EXPECT_EQ(miss.why, MissKind::kNotRemembered);
   EXPECT_EQ(miss.traffic.stored_blocks, 3u);
   match(space, chain(2, 3));
@@ -186,7 +186,7 @@ TEST_F(MissTest, AnEvictedBlockIsToldWithItsTimes) {
   now += 100s;
   put(space, chain(2, 2));  // the last two of the first go
   now += 40s;
-  const Store::Miss miss = explain(space, chain(1, 4));
+  const LookDesk::Miss miss = explain(space, chain(1, 4));
   EXPECT_EQ(miss.memory_block_count, 2u);
   EXPECT_EQ(miss.why, MissKind::kEvicted);
   EXPECT_NEAR(std::chrono::duration<double>(miss.left).count(), 40, 1.1);
@@ -212,7 +212,7 @@ TEST_F(MissTest, ABlockRefusedForWantOfMemoryIsToldSo) {
   put(space, chain(1, 4));
   ASSERT_EQ(store->retain(space, chain(1, 2)).value(), 2u);
   EXPECT_EQ(put(space, chain(2, 4)).refused, 2u);
-  const Store::Miss miss = explain(space, chain(2, 4));
+  const LookDesk::Miss miss = explain(space, chain(2, 4));
   EXPECT_EQ(miss.memory_block_count, 2u);
   EXPECT_EQ(miss.why, MissKind::kRefused);
 }
@@ -241,7 +241,7 @@ TEST_F(MissTest, ABlockThatAPutIsBringingIsToldSo) {
   auto plan = store->offer(space, hashes, {.session = kAlice}, now).value();
   EXPECT_EQ(explain(space, hashes).why, MissKind::kBeingStored);
   EXPECT_EQ(explain(space, chain(2, 3)).why, MissKind::kNotRemembered);
-  ASSERT_EQ(store->commit(plan.put, fill(plan.staged[0]), now), Store::CommitStatus::kStored);
+  ASSERT_EQ(store->commit(plan.put, fill(plan.staged[0]), now), PutDesk::CommitStatus::kStored);
   EXPECT_EQ(explain(space, hashes).memory_block_count, 1u);
   EXPECT_EQ(explain(space, hashes).why, MissKind::kBeingStored);
   store->end_put(plan.put);
@@ -278,7 +278,7 @@ TEST_F(MissTest, WhatLeavesMemoryForTheDiskHasNotLeft) {
     put(space, chain(i, 2));
     spill();
   }
-  const Store::Miss here = explain(space, chain(1, 2));
+  const LookDesk::Miss here = explain(space, chain(1, 2));
   EXPECT_EQ(here.memory_block_count + here.disk_block_count, 2u);
   for (std::uint64_t i = 4; i <= 12; ++i) {
     now += 10s;
@@ -295,7 +295,7 @@ TEST_F(MissTest, LookupsAndStoresAreCountedByNamespace) {
   for (std::uint64_t i = 0; i < 4; ++i) put(written, chain(i, 2));
   for (std::uint64_t i = 0; i < 4; ++i) match(read, chain(i, 2));
   match(written, chain(0, 2));
-  for (const NamespaceStats& stats : store->namespaces()) {
+  for (const SpaceDesk::View& stats : store->list_spaces(nullptr)) {
     const bool is_read = stats.id == read;
     EXPECT_EQ(stats.traffic.stored_blocks, is_read ? 0u : 8u);
     EXPECT_EQ(stats.traffic.lookups, is_read ? 4u : 1u);
@@ -323,12 +323,12 @@ TEST_F(MissTest, AnotherNamespaceWithTheChainIsFoundByThoseOfItsTenantOnly) {
   put(twin, chain(1, 3));
   put(foreign, chain(1, 3));
   const auto look = [&](const std::string* tenant, std::size_t count) {
-    std::vector<Store::SpaceLook> looks;
+    std::vector<LookDesk::SpaceLook> looks;
     std::optional<NamespaceId> after;
     const auto hashes = chain(1, count);
     EXPECT_FALSE(store->look_in_spaces(false, hashes, tenant, after, looks));
     std::size_t have = 0;
-    for (const Store::SpaceLook& each : looks) {
+    for (const LookDesk::SpaceLook& each : looks) {
       have += each.has_chain;
       EXPECT_TRUE(tenant == nullptr || each.record->field("tenant") == *tenant);
     }
@@ -346,7 +346,7 @@ TEST_F(MissTest, AllNamespacesAreLookedAtInParts) {
   config.namespace_count_max = 2000;
   create_blocks(16);
   for (int i = 0; i < 700; ++i) open(kBytes, "m" + std::to_string(i));
-  std::vector<Store::SpaceLook> looks;
+  std::vector<LookDesk::SpaceLook> looks;
   std::optional<NamespaceId> after;
   int parts = 1;
   while (store->look_in_spaces(false, {}, nullptr, after, looks)) ++parts;

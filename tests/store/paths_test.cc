@@ -12,16 +12,16 @@ constexpr std::size_t kBlockBytes = 4096;
 
 class PathsTest : public StoreFixture {
  protected:
-  std::vector<Store::PathEnd> list(TimePoint since = TimePoint::min()) {
-    std::vector<Store::PathEnd> ends;
-    for (Store::PathCursor cursor; !cursor.is_done;) store->list_paths(cursor, since, ends);
+  std::vector<LookDesk::PathEnd> list(TimePoint since = TimePoint::min()) {
+    std::vector<LookDesk::PathEnd> ends;
+    for (LookDesk::PathCursor cursor; !cursor.is_done;) store->list_paths(cursor, since, ends);
     return ends;
   }
   /// Last used so long ago, elsewhere.
   void put_idle(SpaceId space, std::span<const BlockHash> hashes, Duration idle) {
     auto plan = store->offer(space, hashes, {.session = kAlice, .idle = idle}, now).value();
     for (const auto& block : plan.staged) {
-      EXPECT_EQ(store->commit(plan.put, fill(block), now), Store::CommitStatus::kStored);
+      EXPECT_EQ(store->commit(plan.put, fill(block), now), PutDesk::CommitStatus::kStored);
     }
     if (plan.put != PutId{}) store->end_put(plan.put);
   }
@@ -38,7 +38,7 @@ TEST_F(PathsTest, EachEndIsListedWithItsNamesAndWhenItWasUsed) {
   put(space, other);
   auto ends = list();
   ASSERT_EQ(ends.size(), 2u);
-  std::ranges::sort(ends, {}, &Store::PathEnd::used);
+  std::ranges::sort(ends, {}, &LookDesk::PathEnd::used);
   EXPECT_EQ(store->path_of(ends[0]).value(), one);
   EXPECT_EQ(store->path_of(ends[1]).value(), other);
   EXPECT_LT(ends[0].used - first, 1ms);

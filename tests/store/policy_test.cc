@@ -57,7 +57,7 @@ class PolicyTest : public testing::Test {
   }
 
   /// Looks a prompt up and stores what is missing.
-  static Store::OfferPlan request(Run& run, std::span<const BlockHash> hashes) {
+  static OfferPlan request(Run& run, std::span<const BlockHash> hashes) {
     run.now += std::chrono::milliseconds(1);
     run.hits += run.store->match(run.space, hashes, {}, run.now)->memory_block_count;
     run.references += hashes.size();

@@ -16,8 +16,8 @@
 namespace kv {
 namespace {
 
-using Held = Store::Held;
-using Status = Store::CommitStatus;
+using Held = ReadDesk::Held;
+using Status = PutDesk::CommitStatus;
 
 NamespaceRecord set_record(const std::string& model, std::size_t length_max) {
   return NamespaceRecord::from_fields(
@@ -37,7 +37,7 @@ class SetTest : public StoreFixture {
                                              std::span<const std::uint32_t> lengths) {
     now += Duration(1000);
     std::vector<std::optional<Status>> result(hashes.size());
-    const Store::SetOfferOptions options{.session = kAlice, .lengths = lengths, .may_lose = may_lose};
+    const PutDesk::SetOfferOptions options{.session = kAlice, .lengths = lengths, .may_lose = may_lose};
     auto plan = store->offer_set(set, hashes, options, now).value();
     for (const std::uint32_t i : plan.wanted) result[i] = Status::kRefused;
     const PutId id = plan.put;
@@ -57,8 +57,8 @@ class SetTest : public StoreFixture {
     const auto result = put_set(set, hashes, lengths);
     return static_cast<std::size_t>(std::ranges::count(result, Status::kStored));
   }
-  Store::SetMatch match_set(SpaceId set, std::span<const BlockHash> hashes, bool lease = false,
-                            SessionId session = kAlice) {
+  ReadDesk::SetMatch match_set(SpaceId set, std::span<const BlockHash> hashes, bool lease = false,
+                               SessionId session = kAlice) {
     now += Duration(1000);
     return store->match_set(set, hashes, {.session = session, .lease = lease}, now).value();
   }
@@ -127,7 +127,8 @@ TEST_F(SetTest, EachNameIsLookedUpAloneAndKeepsItsLength) {
     EXPECT_TRUE(verify_block(seed, block.bytes, block.checksums));
   }
   store->unpin(pinned.pinned);
-  const NamespaceStats stats = store->namespaces().back();
+  const auto spaces = store->list_spaces(nullptr);
+  const SpaceDesk::View& stats = *std::ranges::find(spaces, set, &SpaceDesk::View::id);
   EXPECT_EQ(stats.block_count, 5u);
   EXPECT_EQ(stats.total_bytes, 1u + 65536 + 65537 + 100'000 + 64);
   EXPECT_EQ(store->stats().set_block_count, 5u);
@@ -351,7 +352,7 @@ TEST_F(SetTest, AListInPartsIsOneOfferOnePromiseAndOneGet) {
   put_all(set, std::span(hashes).subspan(4, 1), 5);
 
   const auto first = std::span(hashes).first(5), rest = std::span(hashes).last(4);
-  Store::SetOfferOptions options{.session = kAlice, .lengths = std::span(lengths).first(5), .is_part = true};
+  PutDesk::SetOfferOptions options{.session = kAlice, .lengths = std::span(lengths).first(5), .is_part = true};
   auto plan = store->offer_set(set, first, options, now).value();
   EXPECT_EQ(plan.wanted, (std::vector<std::uint32_t>{0, 1, 2, 3}));
   EXPECT_EQ(plan.stored_count, 1u);
@@ -452,7 +453,7 @@ class SetModelTest : public SetTest {
     std::optional<std::uint32_t> current;  ///< The one it has if it is held; not known after a restart.
   };
   struct Move {
-    Store::PinnedSet set;
+    SetPinning::Pinned set;
     SpaceId space;
     std::vector<BlockHash> hashes;
   };
@@ -461,7 +462,7 @@ class SetModelTest : public SetTest {
     std::size_t which;
     std::vector<BlockHash> hashes;
     std::vector<std::uint32_t> lengths;
-    std::list<Store::StagedBlock> staged;
+    std::list<StagedBlock> staged;
     std::vector<std::uint32_t> groups;
   };
 
@@ -532,7 +533,7 @@ class SetModelTest : public SetTest {
       if (!read && key != DiskKey{}) read = read_verified(disk, key, block.seed, block.block_bytes);
       if (read && block.promote && store->is_on_disk(block.id)) {
         const auto& hash = move.hashes[block.index];
-        const Store::SetOfferOptions options{
+        const PutDesk::SetOfferOptions options{
             .session = kAlice, .lengths = {&block.block_bytes, 1}, .may_lose = may_lose, .promote = true};
         const auto plan = store->offer_set(move.space, {&hash, 1}, options, now).value();
         if (plan.staged.size() == 1) {
@@ -547,7 +548,7 @@ class SetModelTest : public SetTest {
     moves.pop_front();
   }
   void commit_one(OpenPut& put) {
-    const Store::StagedBlock block = put.staged.front();
+    const StagedBlock block = put.staged.front();
     put.staged.pop_front();
     const BlockHash& hash = put.hashes[block.index];
     const auto length = static_cast<std::uint32_t>(block.bytes.size());
@@ -563,7 +564,7 @@ class SetModelTest : public SetTest {
   }
   void commit_group(OpenPut& put) {
     std::vector<std::uint64_t> sums;
-    std::vector<Store::StagedBlock> blocks;
+    std::vector<StagedBlock> blocks;
     do {
       ASSERT_FALSE(put.staged.empty()) << "a part of a group was staged";
       blocks.push_back(put.staged.front());
@@ -597,8 +598,8 @@ class SetModelTest : public SetTest {
     }
   }
   /// Of each group that was looked at all blocks are pinned, or none; none only for a reason.
-  void check_groups_pinned(const Store::PinnedSet& set, std::span<const Held> alone,
-                           const Store::SetGetOptions& options) {
+  void check_groups_pinned(const SetPinning::Pinned& set, std::span<const Held> alone,
+                           const SetPinning::Options& options) {
     std::vector<bool> is_pinned(alone.size()), is_too_long(alone.size());
     for (const auto& block : set.pinned.blocks) is_pinned[block.index] = true;
     for (const auto& block : set.pinned.spilled) is_pinned[block.index] = true;
@@ -650,12 +651,12 @@ class SetModelTest : public SetTest {
           rooms.push_back(static_cast<std::uint32_t>(below(4) == 0 ? below(kBounds[which]) : kBounds[which]));
         const auto groups = some_groups(hashes);
         const auto alone = held_in_groups(set, hashes, groups);
-        const Store::SetGetOptions options{.session = kAlice,
-                                           .disk = below(2) == 0,
-                                           .rooms = rooms,
-                                           .bytes_max = 1 + below(20'000),
-                                           .count_max = 1 + below(10),
-                                           .group_counts = groups};
+        const SetPinning::Options options{.session = kAlice,
+                                          .disk = below(2) == 0,
+                                          .rooms = rooms,
+                                          .bytes_max = 1 + below(20'000),
+                                          .count_max = 1 + below(10),
+                                          .group_counts = groups};
         auto pinned = store->pin_set(set, hashes, options, now).value();
         check_groups_pinned(pinned, alone, options);
         for (const auto& block : pinned.pinned.blocks) {
@@ -731,12 +732,12 @@ class SetModelTest : public SetTest {
           lengths.push_back(static_cast<std::uint32_t>(bound));
         }
         const auto groups = some_groups(hashes);
-        const Store::SetOfferOptions options{
+        const PutDesk::SetOfferOptions options{
             .session = kAlice, .lengths = lengths, .may_lose = may_lose, .group_counts = groups};
         const auto offered = store->offer_set(set, hashes, options, now);
         ASSERT_EQ(offered.error(), fits_in_arena(which, groups, lengths) ? error_code() : Errc::kTooLarge);
         if (!offered || offered->put == PutId{}) return;
-        const Store::OfferPlan& plan = *offered;
+        const OfferPlan& plan = *offered;
         puts.push_back({plan.put, which, hashes, lengths, {plan.staged.begin(), plan.staged.end()}, groups});
         return;
       }

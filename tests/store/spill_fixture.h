@@ -117,7 +117,7 @@ class SpillTest : public StoreFixture {
       EXPECT_TRUE(is_right(space, hashes[i], prefix.blocks[i].bytes));
     std::vector<DiskBlock> read;
     std::size_t promoted = 0;
-    for (const Store::SpilledBlock& block : prefix.spilled) {
+    for (const SpilledBlock& block : prefix.spilled) {
       auto one = disk.read(block.key);
       if (!one) {
         const DiskKey moved = store->read_failed(block.id, block.key).moved_to;
@@ -146,7 +146,7 @@ class SpillTest : public StoreFixture {
     for (const auto& block : plan.staged) {
       const DiskBlock& from = read[block.index - first];
       std::memcpy(block.bytes.data(), from.bytes.data(), from.bytes.size());
-      EXPECT_EQ(store->commit(plan.put, from.checksums, now), Store::CommitStatus::kStored);
+      EXPECT_EQ(store->commit(plan.put, from.checksums, now), PutDesk::CommitStatus::kStored);
     }
     if (plan.put != PutId{}) store->end_put(plan.put);
   }

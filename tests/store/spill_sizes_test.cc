@@ -44,7 +44,7 @@ class ManySizesSpillTest : public SpillTest {
     const PutId id = plan.put;
     for (;;) {
       for (const auto& block : plan.staged)
-        ASSERT_EQ(store->commit(id, fill(block), now), Store::CommitStatus::kStored);
+        ASSERT_EQ(store->commit(id, fill(block), now), PutDesk::CommitStatus::kStored);
       if (plan.refused_count == 0) break;
       ASSERT_TRUE(plan.again || make_room());
       plan = store->offer_more(id, now, false).value();
@@ -87,7 +87,7 @@ TEST_F(ManySizesSpillTest, OfASetOfManyLengthsAllIsKept) {
     put_set(set, std::span(names).subspan(i, 4), lengths);
   }
   const auto match = store->match_set(set, names, {}, now).value();
-  EXPECT_EQ(std::ranges::count(match.held, Store::Held::kNowhere), 0);
+  EXPECT_EQ(std::ranges::count(match.held, ReadDesk::Held::kNowhere), 0);
   EXPECT_EQ(store->stats().lost_unspilled_blocks, 0u);
   EXPECT_GT(store->stats().slab_moves, 0u);
 }

@@ -87,7 +87,7 @@ class StoreFixture : public testing::Test {
     return store->open(make_record(model, block_bytes)).value();
   }
 
-  std::vector<std::uint64_t> fill(const Store::StagedBlock& block) {
+  std::vector<std::uint64_t> fill(const StagedBlock& block) {
     fill_bytes(block.bytes, block.seed);
     std::vector<std::uint64_t> sums(stripe_count(block.bytes.size()));
     block_checksums(block.seed, block.bytes, sums);
@@ -104,13 +104,13 @@ class StoreFixture : public testing::Test {
   /// Offers the chain and commits all that is wanted.
   Stored put(SpaceId space, std::span<const BlockHash> hashes, std::span<const std::uint32_t> token_ids = {}) {
     now += Duration(1000);
-    const Store::OfferOptions options{.session = kAlice, .token_ids = token_ids, .may_lose = may_lose};
+    const PutDesk::OfferOptions options{.session = kAlice, .token_ids = token_ids, .may_lose = may_lose};
     auto plan = store->offer(space, hashes, options, now).value();
     Stored stored{.already = plan.stored_count};
     const PutId id = plan.put;
     for (;;) {
       for (const auto& block : plan.staged) {
-        EXPECT_EQ(store->commit(id, fill(block), now), Store::CommitStatus::kStored);
+        EXPECT_EQ(store->commit(id, fill(block), now), PutDesk::CommitStatus::kStored);
         ++stored.stored;
       }
       stored.refused = plan.refused_count;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kModelBlockBytes = 192;  // a stride of 192, no checksum of several stripes: small and many
 constexpr std::size_t kSlots = 40;
-using Status = Store::CommitStatus;
+using Status = PutDesk::CommitStatus;
 
 struct Node {
   Node* parent = nullptr;
@@ -33,7 +33,7 @@ struct ModelLease {
   TimePoint end;
 };
 struct ModelMove {
-  Store::PinnedPrefix pinned;
+  PinnedPrefix pinned;
   std::vector<Node*> nodes;
 };
 struct ModelPut {
@@ -43,7 +43,7 @@ struct ModelPut {
   Node* tail;
   std::vector<BlockHash> hashes;  // of the offered chain
   std::size_t stored_count, committed_count = 0;
-  std::deque<std::pair<Store::StagedBlock, std::uint64_t>> staged;  // with the content written
+  std::deque<std::pair<StagedBlock, std::uint64_t>> staged;  // with the content written
 };
 
 class StoreModelTest : public StoreFixture {
@@ -351,7 +351,7 @@ class StoreModelTest : public StoreFixture {
       ASSERT_EQ(move.pinned.blocks[i].checksums[0], mix(move.nodes[i]->content));
     }
   }
-  void check_staged(ModelPut& put, const Store::OfferPlan& plan) {
+  void check_staged(ModelPut& put, const OfferPlan& plan) {
     std::size_t next = put.stored_count + put.committed_count + put.staged.size();
     ASSERT_FALSE(plan.again);
     for (const auto& block : plan.staged) {

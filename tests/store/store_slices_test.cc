@@ -31,11 +31,11 @@ TEST(StoreBoundsTest, OneCallEvictsSomeHundredBlocksAndTheNextGoesOn) {
     store->end_put(id);
     return staged;
   };
-  EXPECT_EQ(put(1).size(), 3000 * Steps::kBlock / Store::kStepsPerCall + 1) << "into free memory";
+  EXPECT_EQ(put(1).size(), 3000 * Steps::kBlock / Shelf::kStepsPerCall + 1) << "into free memory";
   const std::vector<std::size_t> staged = put(2);
   EXPECT_EQ(std::accumulate(staged.begin(), staged.end(), std::size_t{0}), 3000u);
-  EXPECT_GE(staged.size(), 3000 * Steps::kRemoval / Store::kStepsMax);
-  EXPECT_LE(store->stats().work_steps_call_max, Store::kStepsMax);
+  EXPECT_GE(staged.size(), 3000 * Steps::kRemoval / Shelf::kStepsMax);
+  EXPECT_LE(store->stats().work_steps_call_max, Shelf::kStepsMax);
   EXPECT_EQ(store->check(), "");
 }
 
@@ -55,7 +55,7 @@ TEST_F(StoreSlicesTest, ALargeDropVanishesAtOnceAndIsFreedInSlices) {
   EXPECT_EQ(store->check(), "");
   while (store->is_dropping()) {
     const std::size_t more = store->drop_more(now);
-    EXPECT_LE(more, Store::kStepsPerCall / Steps::kRemoval + 1);
+    EXPECT_LE(more, Shelf::kStepsPerCall / Steps::kRemoval + 1);
     count += more;
     EXPECT_EQ(store->check(), "");
   }

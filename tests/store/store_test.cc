@@ -8,7 +8,7 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kStoreBlockBytes = 4096;
-using Status = Store::CommitStatus;
+using Status = PutDesk::CommitStatus;
 
 class StoreTest : public StoreFixture {
  protected:
@@ -132,7 +132,7 @@ TEST_F(StoreTest, MatchesTheLongestPrefixAndCounts) {
   EXPECT_EQ(stats.stored_blocks, 5u);
   EXPECT_EQ(stats.block_count, 5u);
   EXPECT_EQ(stats.allocated_bytes, 5 * kStoreBlockBytes);
-  const auto namespaces = store->namespaces();
+  const auto namespaces = store->list_spaces(nullptr);
   ASSERT_EQ(namespaces.size(), 1u);
   EXPECT_EQ(namespaces[0].block_count, 5u);
   EXPECT_EQ(namespaces[0].total_bytes, 5 * kStoreBlockBytes);
@@ -192,7 +192,7 @@ TEST_F(StoreTest, PinningNothingIsAMissAndNoError) {
   EXPECT_TRUE(store->pin_prefix(space, {}, {.session = kAlice}, now)->blocks.empty());
 }
 
-TEST_F(StoreTest, PutNeverFailsWhileSomethingIsUnpinned) {  // invariant 3
+TEST_F(StoreTest, PutNeverFailsWhileSomethingIsUnpinned) {  // PutStaging, invariant 3
   for (std::uint64_t name = 0; name < 100; ++name) {
     const Stored stored = put(space, chain(name, 1 + name % 8));
     EXPECT_EQ(stored.stored, 1 + name % 8);
@@ -221,7 +221,7 @@ TEST_F(StoreTest, PutDoesNotEvictItsOwnPrefix) {
   EXPECT_EQ(match(space, chain(1, 8)), 8u);
 }
 
-TEST_F(StoreTest, EvictsTheLeastRecentlyUsedLeafEndsFirst) {  // invariant 4
+TEST_F(StoreTest, EvictsTheLeastRecentlyUsedLeafEndsFirst) {  // invariant 3
   put(space, chain(1, 3));
   put(space, chain(2, 3));
   put(space, chain(3, 2));

@@ -14,7 +14,7 @@
 namespace kv {
 namespace {
 
-using Status = Store::CommitStatus;
+using Status = PutDesk::CommitStatus;
 
 constexpr std::size_t kBytes = 4096, kSlots = 24;
 
@@ -327,7 +327,7 @@ class TenantModelTest : public TenantTest {
       }
       case 0:
       case 1:
-        ASSERT_EQ(store->match_set(spaces[tenant], hash, {}, now)->held[0] == Store::Held::kInMemory,
+        ASSERT_EQ(store->match_set(spaces[tenant], hash, {}, now)->held[0] == ReadDesk::Held::kInMemory,
                   known != blocks.end());
         if (known != blocks.end()) known->second.used = ++use_count;
         break;
@@ -377,7 +377,7 @@ TEST_F(TenantModelTest, EveryBlockIsWhereTheModelHasIt) {
     for (std::size_t tenant = 0; tenant < kTenants; ++tenant) {
       for (std::uint64_t name = tenant * 1000; name < tenant * 1000 + kNamesEach; ++name) {
         const std::vector<BlockHash> hash = {hash_of(name)};
-        ASSERT_EQ(store->match_set(spaces[tenant], hash, {}, now)->held[0] == Store::Held::kInMemory,
+        ASSERT_EQ(store->match_set(spaces[tenant], hash, {}, now)->held[0] == ReadDesk::Held::kInMemory,
                   blocks.contains(name));
       }
     }
@@ -402,7 +402,7 @@ class TenantRandomTest : public TenantTest {
     std::vector<TenantLimits> limits(4);
     std::vector<std::array<SpaceId, 2>> spaces;
     for (const char* name : kNames) spaces.push_back({open_for(name, "one"), open_for(name, "three", 3 * kBytes)});
-    std::vector<Store::PinnedPrefix> moves;
+    std::vector<PinnedPrefix> moves;
     for (int i = 0; i < 3000; ++i) {
       now += Duration(1000 * (1 + below(300)));
       const std::size_t who = below(4);

@@ -77,12 +77,12 @@ std::vector<SpaceId> TenantEraser::spaces_of(const std::string& owner, std::uint
   std::optional<NamespaceId> after;
   for (bool has_more = true; has_more;) {
     const auto views = store_.with([&](Store& store) { return store.list_spaces(after ? &*after : nullptr); });
-    for (const Store::SpaceView& each : views) {
+    for (const SpaceDesk::View& each : views) {
       if (each.record->owner() != owner) continue;
       spaces.push_back(each.id);
       if (block_count != nullptr) *block_count += each.block_count;
     }
-    has_more = views.size() == Store::kSpacesPerCall;
+    has_more = views.size() == SpaceDesk::kViewsPerCall;
     if (has_more) after = views.back().name;
   }
   return spaces;

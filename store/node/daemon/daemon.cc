@@ -469,7 +469,7 @@ Duration Daemon::keep_house() {
   within_border(NodeThread::kMain, [this] {
     store_->with([this](Store& each) { each.expire_leases(clock_.now()); });
     const auto news = store_->with([this](Store& each) { return each.tend_contexts(clock_.now()); });
-    for (const Store::ContextNews& each : news)
+    for (const ContextDesk::News& each : news)
       node_->log.warn(LogKind::kContext, clock_.now(), [&] { return context_news_text(each); });
     disk_->tick();
   });

@@ -38,12 +38,12 @@ std::optional<EventQuery> read_event_query(std::string_view query) {
   return asked;
 }
 
-std::optional<Store::BlockCursor> read_block_query(std::string_view query) {
-  Store::BlockCursor cursor;
+std::optional<LookDesk::BlockCursor> read_block_query(std::string_view query) {
+  LookDesk::BlockCursor cursor;
   if (query.empty()) return cursor;
   constexpr std::string_view kMemory = "at=memory.", kDisk = "at=disk.";
   if (query.starts_with(kDisk)) {
-    cursor.tier = Store::Tier::kDisk;
+    cursor.tier = BlockTier::kDisk;
     query.remove_prefix(kDisk.size());
   } else if (query.starts_with(kMemory)) {
     query.remove_prefix(kMemory.size());

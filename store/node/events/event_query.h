@@ -19,6 +19,6 @@ struct EventQuery {
 /// anybody who reaches the admin port.
 std::optional<EventQuery> read_event_query(std::string_view query);
 /// "", or "at=memory.123", or "at=disk.123": where a list of all blocks continues.
-std::optional<Store::BlockCursor> read_block_query(std::string_view query);
+std::optional<LookDesk::BlockCursor> read_block_query(std::string_view query);
 
 }  // namespace kv

@@ -117,12 +117,12 @@ void ContextKeeper::take_over() {
     const std::size_t count = context.hashes.size();
     const auto how = store_.with([&](Store& store) { return store.restore_context(std::move(context), clock_.now()); });
     switch (how) {
-      case Store::Restored::kBack:
+      case ContextDesk::Restored::kBack:
         ++back_;
         blocks += count;
         break;
-      case Store::Restored::kEnded: ++ended_; break;
-      case Store::Restored::kRefused: ++refused_; break;
+      case ContextDesk::Restored::kEnded: ++ended_; break;
+      case ContextDesk::Restored::kRefused: ++refused_; break;
     }
   }
   is_dirty_ = ended_ + refused_ > 0 || !back->trouble.empty();
@@ -157,7 +157,7 @@ void ContextKeeper::tick(bool may_write) {
   if (is_busy) return;
   if (failure && failure != told_) spdlog::warn("contexts: cannot be kept for a restart: {}", failure.message());
   told_ = failure;
-  const Store::ContextChanges changes = store_.with([](Store& store) { return store.context_changes(); });
+  const ContextDesk::Changes changes = store_.with([](Store& store) { return store.context_changes(); });
   const bool is_due = ((changes.orders != written_.orders || is_dirty_ || failure) && now >= order_due_) ||
                       (changes.uses != written_.uses && now >= use_due_) || (changes.count > 0 && now >= figures_due_);
   if (is_due) hand_over(/*forgets_aside=*/false);
@@ -211,7 +211,7 @@ bool ContextKeeper::stop(bool may_write, std::chrono::milliseconds patience) {
   {
     const std::lock_guard lock(mutex_);
     if (!has_taken_over_) take_over();
-    const Store::ContextChanges changes = store_.with([](Store& store) { return store.context_changes(); });
+    const ContextDesk::Changes changes = store_.with([](Store& store) { return store.context_changes(); });
     has_any = changes.count > 0 || changes.orders != written_.orders || is_dirty_;
     if (has_taken_over_ && !has_any) return true;  // there are no contexts to write or to delete from the file
   }

@@ -107,7 +107,7 @@ class ContextKeeper {
   const std::function<std::uint64_t()> wall_us_;
   std::mutex mutex_;  ///< Guards the members below, except the atomics; held while contexts are copied.
   bool has_taken_over_ = false, is_dirty_ = false;
-  Store::ContextChanges written_;
+  ContextDesk::Changes written_;
   TimePoint order_due_{}, use_due_{}, figures_due_{};
   ClockPair least_;  ///< Lower bound of the wall clock, if it was set back a little.
   std::atomic<bool> is_clock_doubted_{false};

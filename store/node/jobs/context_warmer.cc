@@ -56,11 +56,11 @@ asio::awaitable<void> ContextWarmer::run() {
 }
 
 /// True: progress was made.
-asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
+asio::awaitable<bool> ContextWarmer::bring(ContextDesk::WarmWork work) {
   const auto prefix = std::make_shared<PinnedPrefixGuard>(node_.store, std::move(work.pinned));
   const auto chain = work.chain();
   const std::uint32_t first = prefix->spilled().front().index;
-  Store::OfferOptions options;
+  PutDesk::OfferOptions options;
   options.idle = kWarmedIdle;
   options.may_lose = false;
   options.is_admitted = true;
@@ -70,7 +70,7 @@ asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
   if (!plan || plan->put == PutId{}) co_return false;
   const PutId put = plan->put;
   const StagedPutGuard guard(node_.store, put);
-  std::vector<Store::StagedBlock> staged = std::move(plan->staged);
+  std::vector<StagedBlock> staged = std::move(plan->staged);
   while (plan && plan->again) {
     plan = node_.store.with([&](Store& store) { return store.offer_more(put, node_.clock.now(), /*may_lose=*/false); });
     if (plan) staged.insert(staged.end(), plan->staged.begin(), plan->staged.end());
@@ -104,7 +104,7 @@ asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
     const bool goes_on = node_.store.with([&](Store& store) {
       // Warming may have been cancelled, and a block that was dropped meanwhile must not come back this way.
       if (!store.is_warming(work.context) || !store.is_on_disk(on_disk)) return false;
-      return store.commit(put, block.checksums, node_.clock.now()) != Store::CommitStatus::kRefused;
+      return store.commit(put, block.checksums, node_.clock.now()) != PutDesk::CommitStatus::kRefused;
     });
     if (!goes_on) break;
     ++committed;

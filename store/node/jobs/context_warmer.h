@@ -35,7 +35,7 @@ class ContextWarmer {
   std::vector<NodeMetrics::Value> stats() const;
 
  private:
-  asio::awaitable<bool> bring(Store::WarmWork work);
+  asio::awaitable<bool> bring(ContextDesk::WarmWork work);
   asio::awaitable<void> pause_until(TimePoint when);
 
   const asio::any_io_executor executor_;

@@ -26,7 +26,7 @@ CapacityKeeper::CapacityKeeper(LockedStore& store, Spill* spill, std::vector<uns
       spill_(spill),
       numa_nodes_(std::move(numa_nodes)),
       pages_(*store.with([](Store& each) { return &each.pages(); })) {
-  const Store::CapacityBounds bounds = store.with([](Store& each) { return each.capacity_bounds(); });
+  const CapacityDesk::Bounds bounds = store.with([](Store& each) { return each.capacity_bounds(); });
   granule_bytes_ = bounds.granule_bytes;
   bytes_max_ = bounds.max_bytes;
   now_bytes_ = target_bytes_ = bounds.now_bytes;
@@ -129,7 +129,7 @@ bool CapacityKeeper::clear(std::uint64_t to) {
     const bool may_lose = spill_ == nullptr || !spill_->keeps_up() || now - last > kDiskPatience;
     const auto relocations = store_.with([&](Store& store) { return store.relocate(kCopyBytes, may_lose, now); });
     std::uint64_t bytes = 0;
-    for (const Store::Relocation& each : relocations) {
+    for (const CapacityDesk::Relocation& each : relocations) {
       std::memcpy(each.into.data(), each.from.data(), each.from.size());
       bytes += each.from.size();
     }

@@ -29,20 +29,20 @@ constexpr std::size_t kPathsAtOnce = 64;  ///< Handled before other work on the 
 
 class PinGuard {
  public:
-  PinGuard(LockedStore& store, Store::PinnedPrefix pinned) : store_(store), pinned_(std::move(pinned)) {}
+  PinGuard(LockedStore& store, PinnedPrefix pinned) : store_(store), pinned_(std::move(pinned)) {}
   ~PinGuard() {
     store_.with([this](Store& store) { store.unpin(pinned_); });
   }
   PinGuard(const PinGuard&) = delete;
   PinGuard& operator=(const PinGuard&) = delete;
-  const Store::PinnedPrefix& pinned() const { return pinned_; }
+  const PinnedPrefix& pinned() const { return pinned_; }
 
  private:
   LockedStore& store_;
-  Store::PinnedPrefix pinned_;
+  PinnedPrefix pinned_;
 };
 
-bool is_hotter(const Store::PathEnd& a, const Store::PathEnd& b) { return a.used > b.used; }
+bool is_hotter(const LookDesk::PathEnd& a, const LookDesk::PathEnd& b) { return a.used > b.used; }
 
 /// Whether a member of both is another process now.
 bool has_restarted(const ClusterView& before, const ClusterView& now) {
@@ -283,8 +283,8 @@ bool Mover::is_worth_a_copy(const Path& path, std::span<const BlockHash> blocks)
 
 /// Paths to send among those used at `since` or later; the latest used first.
 asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted is_wanted) {
-  std::vector<Store::PathEnd> ends;
-  Store::PathCursor cursor;
+  std::vector<LookDesk::PathEnd> ends;
+  LookDesk::PathCursor cursor;
   while (!cursor.is_done && !stops_) {
     store_.with([&](Store& store) { store.list_paths(cursor, since, ends); });
     if (ends.size() >= 2 * kEndsMax) {  // 3
@@ -298,7 +298,7 @@ asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted 
   Paths wanted;
   std::map<SpaceId, HotBlocks> heard;
   std::size_t looked = 0;
-  for (const Store::PathEnd& end : ends) {
+  for (const LookDesk::PathEnd& end : ends) {
     if (stops_) break;
     if (++looked % kPathsAtOnce == 0) co_await asio::post(executor_, asio::use_awaitable);
     std::shared_ptr<const NamespaceRecord> record;
@@ -357,7 +357,7 @@ asio::awaitable<error_code> Mover::send(Path path, Hand& hand, Tally tally) {
   if (!space) co_return space.error() == Errc::kNoNamespace ? error_code() : space.error();
   if (stops_) co_return error_code(Errc::kCancelled);
   std::vector<BlockHash> names;
-  auto pinned = store_.with([&](Store& store) -> Result<Store::PinnedPrefix> {
+  auto pinned = store_.with([&](Store& store) -> Result<PinnedPrefix> {
     auto blocks = store.path_of(path.end);
     if (!blocks) return blocks.error();
     names = std::move(*blocks);
@@ -371,13 +371,12 @@ asio::awaitable<error_code> Mover::send(Path path, Hand& hand, Tally tally) {
 
 /// Sends growing prefixes, so that one put sends at most a batch: earlier blocks are offered again, but not wanted.
 asio::awaitable<error_code> Mover::put(Client& client, Space space, const Path& path,
-                                       const std::vector<BlockHash>& names, const Store::PinnedPrefix& pinned,
-                                       Tally tally) {
+                                       const std::vector<BlockHash>& names, const PinnedPrefix& pinned, Tally tally) {
   const std::size_t block_bytes = client.block_bytes(space);
   KV_ASSERT(names.size() == pinned.blocks.size() && block_bytes > 0);
   std::vector<std::span<const std::byte>> blocks;
   std::vector<std::uint64_t> checksums;  // verified when the blocks came; the receiver verifies against them
-  for (const Store::PinnedBlock& block : pinned.blocks) {
+  for (const PinnedBlock& block : pinned.blocks) {
     blocks.push_back(block.bytes);
     checksums.insert(checksums.end(), block.checksums.begin(), block.checksums.end());
   }

@@ -114,7 +114,7 @@ class Mover {
   };
   /// A path to send, behind a hot root of `hot_blocks` blocks. A path behind several roots is sent once for each.
   struct Path {
-    Store::PathEnd end;
+    LookDesk::PathEnd end;
     std::size_t hot_blocks = 0;
   };
   using Paths = std::vector<Path>;
@@ -137,7 +137,7 @@ class Mover {
   /// The reason why the path did not arrive. Success: it arrived, or it is no longer here.
   asio::awaitable<error_code> send(Path path, Hand& hand, Tally tally);
   asio::awaitable<error_code> put(Client& client, Space space, const Path& path, const std::vector<BlockHash>& names,
-                                  const Store::PinnedPrefix& pinned, Tally tally);
+                                  const PinnedPrefix& pinned, Tally tally);
   std::string reason_of(const error_code& error, const Client& client) const;
   void tell_unmoved();
   Async<Space> open(Hand& hand, SpaceId space);

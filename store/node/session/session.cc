@@ -674,7 +674,7 @@ void Session::on_put(const Frame& frame) {
   order.token_ids = numbers_of(request->token_ids());
   order.extras = extras_of(request->extras());
   order.idle = std::chrono::microseconds(
-      std::min<std::uint64_t>(request->idle_us(), Store::kIdleMax / std::chrono::microseconds(1)));
+      std::min<std::uint64_t>(request->idle_us(), PutDesk::kIdleMax / std::chrono::microseconds(1)));
   order.hint = reuse_of(request->reuse());
   order.chain_blocks = request->chain_blocks();
   if (request->chain_known() > 0) order.chain_known = request->chain_known() - 1;

@@ -33,7 +33,7 @@ TimePoint SpillScrubber::step(const Disk& disk) {
     }
     if (due_.empty()) return next_;
   }
-  const Store::ScrubBlock block = due_.back();
+  const DiskDesk::ScrubBlock block = due_.back();
   due_.pop_back();
   KV_ASSERT(block.block_bytes > 0);
   verify(block, disk);
@@ -43,11 +43,11 @@ TimePoint SpillScrubber::step(const Disk& disk) {
   return next_;
 }
 
-void SpillScrubber::verify(const Store::ScrubBlock& block, const Disk& disk) {
+void SpillScrubber::verify(const DiskDesk::ScrubBlock& block, const Disk& disk) {
   const auto read = read_verified(disk, block.key, block.seed, block.block_bytes);
   ++blocks_;
   if (read || !is_lost(read.error())) return;
-  const Store::FailedRead failed = store_.with([&](Store& store) { return store.read_failed(block.id, block.key); });
+  const DiskDesk::FailedRead failed = store_.with([&](Store& store) { return store.read_failed(block.id, block.key); });
   // The Store compares the key: during the read the block may have been evicted, or written under another key.
   if (!failed.is_forgotten) return;
   ++damaged_;

@@ -28,14 +28,14 @@ class SpillScrubber {
   std::uint64_t round_count() const { return rounds_; }  ///< How often all blocks have been read.
 
  private:
-  void verify(const Store::ScrubBlock& block, const Disk& disk);
+  void verify(const DiskDesk::ScrubBlock& block, const Disk& disk);
 
   LockedStore& store_;
   Clock& clock_;
   std::atomic<std::uint64_t> bytes_per_second_;
   TimePoint next_{};
   DiskTier::Cursor cursor_;
-  std::vector<Store::ScrubBlock> due_;  ///< The next block last.
+  std::vector<DiskDesk::ScrubBlock> due_;  ///< The next block last.
   std::atomic<std::uint64_t> blocks_{0}, damaged_{0}, rounds_{0};
 };
 

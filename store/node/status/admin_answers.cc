@@ -70,7 +70,7 @@ json object_of(const Values& values) {
   return object;
 }
 
-json curve_json(const Store::Curve& curve) {
+json curve_json(const LearningDesk::Curve& curve) {
   const HitCurve::Report& report = curve.report;
   json points = json::array();
   for (const HitCurve::Point& point : report.points) {
@@ -115,7 +115,7 @@ json spaces_json(NodeContext& node, PeerAccess& peer, const NamespaceId* after, 
   const auto views = node.store.with([&](Store& store) { return store.list_spaces(after); });
   json rows = json::array();
   std::size_t text_bytes = 0;
-  for (const Store::SpaceView& view : views) {
+  for (const SpaceDesk::View& view : views) {
     if (text_bytes > kTextBytesMax) return rows;
     *next = view.name;
     if (!peer.sees(owner_of(*view.record))) continue;
@@ -130,7 +130,7 @@ json spaces_json(NodeContext& node, PeerAccess& peer, const NamespaceId* after, 
                     {"roots_stored_only", view.roots.stored_only},
                     {"roots_asked_only", view.roots.asked_only}});
   }
-  if (views.size() < Store::kSpacesPerCall) next->reset();
+  if (views.size() < SpaceDesk::kViewsPerCall) next->reset();
   return rows;
 }
 

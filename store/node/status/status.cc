@@ -35,7 +35,7 @@ std::string dump(const json& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
-json space_json(const Store::SpaceView& space) {
+json space_json(const SpaceDesk::View& space) {
   return {{"id", static_cast<std::uint64_t>(space.id)},
           {"fields", shown_fields(*space.record, kFieldChars)},
           {"is_set", space.record->is_set()},
@@ -47,12 +47,12 @@ json space_json(const Store::SpaceView& space) {
 }
 
 /// Some in each hold of the lock.
-std::vector<Store::SpaceView> spaces_of(LockedStore& store, std::size_t count_max, bool& is_whole) {
-  std::vector<Store::SpaceView> spaces;
+std::vector<SpaceDesk::View> spaces_of(LockedStore& store, std::size_t count_max, bool& is_whole) {
+  std::vector<SpaceDesk::View> spaces;
   for (is_whole = false; spaces.size() < count_max;) {
     const NamespaceId after = spaces.empty() ? NamespaceId{} : spaces.back().name;
     auto next = store.with([&](Store& each) { return each.list_spaces(spaces.empty() ? nullptr : &after); });
-    is_whole = next.size() < Store::kSpacesPerCall;
+    is_whole = next.size() < SpaceDesk::kViewsPerCall;
     std::ranges::move(next, std::back_inserter(spaces));
     if (is_whole) break;
     std::this_thread::sleep_for(kBetweenLooks);
@@ -82,13 +82,13 @@ json part_json(const TreeSums::Part& part, TimePoint now) {
 
 /// Removes edges of hidden namespaces, and renumbers the parents of the others.
 template <class IsHidden>
-void leave_out(std::vector<Store::EdgeView>& edges, const IsHidden& is_hidden) {
+void leave_out(std::vector<LookDesk::EdgeView>& edges, const IsHidden& is_hidden) {
   std::vector<std::uint32_t> place(edges.size());
   std::size_t count = 0;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     if (is_hidden(edges[i].space)) continue;
-    Store::EdgeView edge = edges[i];  // a parent always comes before it, and is of the same namespace
-    if (edge.parent != Store::EdgeView::kNoParent) edge.parent = place[edge.parent];
+    LookDesk::EdgeView edge = edges[i];  // a parent always comes before it, and is of the same namespace
+    if (edge.parent != LookDesk::EdgeView::kNoParent) edge.parent = place[edge.parent];
     place[i] = static_cast<std::uint32_t>(count);
     edges[count++] = edge;
   }
@@ -203,16 +203,16 @@ std::string StatusAnswers::now_json(PeerAccess& peer) {
                        {"slabs", each.slab_count}});
   }
   bool is_whole = false;
-  std::vector<Store::SpaceView> spaces = spaces_of(node_.store, kSpacesMax, is_whole);
-  std::ranges::sort(spaces, std::greater(), &Store::SpaceView::total_bytes);
+  std::vector<SpaceDesk::View> spaces = spaces_of(node_.store, kSpacesMax, is_whole);
+  std::ranges::sort(spaces, std::greater(), &SpaceDesk::View::total_bytes);
   struct Tenant {
     std::uint64_t spaces = 0, blocks = 0, bytes = 0;
   };
   std::map<std::string, Tenant> tenants;
-  std::map<NamespaceId, const Store::SpaceView*> by_name;
+  std::map<NamespaceId, const SpaceDesk::View*> by_name;
   json shown = json::array();
   Tenant others;
-  for (const Store::SpaceView& space : spaces) {
+  for (const SpaceDesk::View& space : spaces) {
     if (!peer.sees(owner_of(*space.record))) continue;
     by_name.emplace(space.name, &space);
     const auto add = [&](Tenant& to) {
@@ -243,7 +243,7 @@ std::string StatusAnswers::now_json(PeerAccess& peer) {
   for (const HotRoots::Beginning& each : node_.hot_roots->most_used(kHotShown)) {
     const auto space = by_name.find(each.space);
     if (space == by_name.end() || !peer.sees_blocks(each.owner)) continue;  // or forgotten meanwhile
-    const Store::SpaceView& of = *space->second;
+    const SpaceDesk::View& of = *space->second;
     hot.push_back({{"space", static_cast<std::uint64_t>(of.id)},
                    {"model", std::string(of.record->field("model").substr(0, kFieldChars))},
                    {"name", hex(short_hash(each.last))},
@@ -262,7 +262,7 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query, Peer
   if (!scope) return std::nullopt;
   const auto began = std::chrono::steady_clock::now();
   TreeSums sums;
-  std::vector<Store::EdgeView> edges;
+  std::vector<LookDesk::EdgeView> edges;
   std::chrono::steady_clock::duration held_max{};
   std::uint32_t hold_count = 0;
   const auto hold = [&](auto&& look) {  // 3
@@ -277,14 +277,14 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query, Peer
     return result;
   };
   bool has_all_spaces = false;
-  const std::vector<Store::SpaceView> known = spaces_of(node_.store, kSpacesMax, has_all_spaces);
+  const std::vector<SpaceDesk::View> known = spaces_of(node_.store, kSpacesMax, has_all_spaces);
   // A tree shows the names of its blocks, so it leaves out blocks that the peer may not see.
   std::set<SpaceId> seen;
-  for (const Store::SpaceView& each : known) {
+  for (const SpaceDesk::View& each : known) {
     if (peer.sees_blocks(owner_of(*each.record))) seen.insert(each.id);
   }
   const auto is_hidden = [&, is_watched = peer.is_watched()](SpaceId id) { return is_watched && !seen.contains(id); };
-  Store::SampleCursor cursor{.is_done = true};
+  LookDesk::SampleCursor cursor{.is_done = true};
   bool is_gone = scope->space && is_hidden(*scope->space), is_whole = false;
   if (scope->space && !is_gone) {
     const auto listed = hold([&](Store& store) { return store.list_edges(*scope, edges); });
@@ -312,13 +312,13 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query, Peer
   for (const TreeSums::Part& part : selected) {
     parts.push_back(part_json(part, now));
     if (!part.is_space) continue;
-    const auto of = std::ranges::find(known, part.edge.space, &Store::SpaceView::id);
+    const auto of = std::ranges::find(known, part.edge.space, &SpaceDesk::View::id);
     if (of != known.end()) spaces[std::to_string(static_cast<std::uint64_t>(part.edge.space))] = space_json(*of);
   }
   const auto microseconds = [](auto duration) {
     return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
   };
-  return dump({{"tier", scope->tier == Store::Tier::kDisk ? "disk" : "memory"},
+  return dump({{"tier", scope->tier == BlockTier::kDisk ? "disk" : "memory"},
                {"is_gone", is_gone},
                {"is_exact", is_whole},
                {"blocks_per_sample", cursor.stride},

@@ -15,8 +15,8 @@ bool read_number(std::string_view text, int base, Number& number) {
 
 }  // namespace
 
-std::optional<Store::TreeScope> read_tree_query(std::string_view query) {
-  Store::TreeScope scope;
+std::optional<LookDesk::TreeScope> read_tree_query(std::string_view query) {
+  LookDesk::TreeScope scope;
   bool has_tier = false, has_name = false;
   while (!query.empty()) {
     const std::string_view part = query.substr(0, query.find('&'));
@@ -26,7 +26,7 @@ std::optional<Store::TreeScope> read_tree_query(std::string_view query) {
     const std::string_view key = part.substr(0, equals), value = part.substr(equals + 1);
     if (key == "tier" && !has_tier && (value == "memory" || value == "disk")) {
       has_tier = true;
-      scope.tier = value == "disk" ? Store::Tier::kDisk : Store::Tier::kMemory;
+      scope.tier = value == "disk" ? BlockTier::kDisk : BlockTier::kMemory;
     } else if (key == "space" && !scope.space) {
       std::uint64_t space = 0;
       if (!read_number(value, 10, space)) return std::nullopt;

@@ -12,19 +12,19 @@ namespace kv {
 /// Unpins at its end, under the store's lock. All transfers share it: the last, perhaps a slow device, unpins.
 class PinnedPrefixGuard {
  public:
-  PinnedPrefixGuard(LockedStore& store, Store::PinnedPrefix prefix) : store_(store), prefix_(std::move(prefix)) {}
+  PinnedPrefixGuard(LockedStore& store, PinnedPrefix prefix) : store_(store), prefix_(std::move(prefix)) {}
   ~PinnedPrefixGuard() {
     store_.with([this](Store& store) { store.unpin(prefix_); });
   }
   PinnedPrefixGuard(const PinnedPrefixGuard&) = delete;
   PinnedPrefixGuard& operator=(const PinnedPrefixGuard&) = delete;
 
-  std::span<const Store::PinnedBlock> blocks() const { return prefix_.blocks; }
-  std::span<Store::SpilledBlock> spilled() { return prefix_.spilled; }  ///< A block's key changes when it has moved.
+  std::span<const PinnedBlock> blocks() const { return prefix_.blocks; }
+  std::span<SpilledBlock> spilled() { return prefix_.spilled; }  ///< A block's key changes when it has moved.
 
  private:
   LockedStore& store_;
-  Store::PinnedPrefix prefix_;
+  PinnedPrefix prefix_;
 };
 
 /// The same for a put's staged slots: they are freed, and the put ends, with the last transfer that fills them.

@@ -77,9 +77,9 @@ const char* why_words(Errc why) {
   }
 }
 
-Result<Store::ContextView> of_one(Store& store, ContextAct act, const std::string& owner, const std::string& name,
-                                  const std::optional<ContextLife>& life, std::optional<std::uint8_t> priority,
-                                  TimePoint now) {
+Result<ContextDesk::View> of_one(Store& store, ContextAct act, const std::string& owner, const std::string& name,
+                                 const std::optional<ContextLife>& life, std::optional<std::uint8_t> priority,
+                                 TimePoint now) {
   switch (act) {
     case ContextAct::kExtend: return store.extend_context(owner, name, *life, now, priority);
     case ContextAct::kDelete: return store.delete_context(owner, name, now);
@@ -91,11 +91,11 @@ Result<Store::ContextView> of_one(Store& store, ContextAct act, const std::strin
 
 /// For kTell: a part of a context's content.
 struct Told {
-  const Store::ContextContent& content;
+  const ContextDesk::Content& content;
   std::size_t first = 0, count = 0;
 };
 
-void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const std::vector<Store::ContextView>& views,
+void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const std::vector<ContextDesk::View>& views,
                     bool has_more, TimePoint now, const Told* content = nullptr) {
   const std::uint64_t wall = wall_us();
   // The store's times are converted by the wall clock of this moment.
@@ -105,7 +105,7 @@ void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const
   };
   session.replies.reply(FrameType::kContext, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     std::vector<flatbuffers::Offset<wire::ContextStatus>> contexts;
-    for (const Store::ContextView& view : views) {
+    for (const ContextDesk::View& view : views) {
       const NamespaceRecord shown = view.record->unsalted();
       const auto name = builder.CreateString(view.name);
       const auto tags = builder.CreateVectorOfStrings(view.tags);
@@ -123,7 +123,7 @@ void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const
     }
     const auto list = builder.CreateVector(contexts);
     if (content == nullptr) return wire::CreateContextResponse(builder, list, has_more);
-    const Store::ContextContent& of = content->content;
+    const ContextDesk::Content& of = content->content;
     // Without the fields added by the node: as callers supply it.
     const auto callers = views.front().record->with(
         {{std::string(NamespaceRecord::kNodeSalt), ""}, {std::string(NamespaceRecord::kNodeTenant), ""}});
@@ -139,7 +139,7 @@ void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const
   });
 }
 
-void audit_kept(SessionCore& session, std::uint64_t request_id, const Store::ContextView& view) {
+void audit_kept(SessionCore& session, std::uint64_t request_id, const ContextDesk::View& view) {
   session.audit.answered(
       FrameType::kContext, request_id,
       fmt::format("ok kept={} wanted={}{}", view.kept_count, view.wanted_count,
@@ -174,12 +174,12 @@ void tell_context(SessionCore& session, const SessionCore::Frame& frame, const s
 }
 
 /// The part of an order that is in the request's lists.
-Store::ContextOrder order_of(const wire::ContextRequest& request) {
+ContextDesk::Order order_of(const wire::ContextRequest& request) {
   const auto hashes = hashes_of(request.hashes());
   const auto counts = numbers_of(request.chain_counts());
-  Store::ContextOrder order{.hashes = {hashes.begin(), hashes.end()},
-                            .chain_counts = {counts.begin(), counts.end()},
-                            .place = {.prefix_count = request.prefix_blocks()}};
+  ContextDesk::Order order{.hashes = {hashes.begin(), hashes.end()},
+                           .chain_counts = {counts.begin(), counts.end()},
+                           .place = {.prefix_count = request.prefix_blocks()}};
   if (request.positions() != nullptr) {
     const auto positions = numbers_of(request.positions());
     order.place.positions = std::make_shared<const std::vector<std::uint32_t>>(positions.begin(), positions.end());
@@ -232,7 +232,7 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
   if (act == ContextAct::kList && name.empty())
     return list_contexts(session, frame, owner, std::string(said(request->after())));
   if (act == ContextAct::kTell) return tell_context(session, frame, owner, name, request->first());
-  Store::ContextOrder order;
+  ContextDesk::Order order;
   if (act == ContextAct::kCreate) {
     if (node.draining) return session.refuse(frame, Errc::kDraining, "the node is shutting down");
     const OpenSpace* const space = door.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
@@ -247,7 +247,7 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
     order.priority = priority.value_or(kContextPriorityDefault);
   }
   TimePoint now{};
-  using Answered = Result<Store::ContextView, Failure>;
+  using Answered = Result<ContextDesk::View, Failure>;
   const auto view = node.store.with(&session.phases, [&](Store& store) -> Answered {
     now = node.clock.now();
     if (act == ContextAct::kCreate) return store.create_context(std::move(order), now);
@@ -261,7 +261,7 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
   reply_contexts(session, frame, {*view}, false, now);
 }
 
-std::string context_news_text(const Store::ContextNews& news) {
+std::string context_news_text(const ContextDesk::News& news) {
   return fmt::format("context '{}'{} keeps {} of {} blocks: {}{}{}", printable(news.name),
                      news.owner.empty() ? "" : " of tenant '" + printable(news.owner) + "'", news.kept_count,
                      news.wanted_count, why_words(news.why),

@@ -17,6 +17,6 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
 std::uint64_t wall_us();  ///< Microseconds since 1970 by the wall clock, the unit of a context's times.
 
 /// A line of the log.
-std::string context_news_text(const Store::ContextNews& news);
+std::string context_news_text(const ContextDesk::News& news);
 
 }  // namespace kv

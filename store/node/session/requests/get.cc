@@ -69,9 +69,9 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
   const TimePoint now = node_.clock.now();
   const bool is_last =
       !has_more_windows_ || hashes.size() - std::min(before, hashes.size()) <= length || hashes_.empty();
-  auto pinned = node_.store.with(&in_flight_->about.phases, [&](Store& store) -> Result<Store::PinnedPrefix> {
+  auto pinned = node_.store.with(&in_flight_->about.phases, [&](Store& store) -> Result<PinnedPrefix> {
     if (!is_last) {
-      Store::GetOptions options{.session = order_.options.session};
+      ReadDesk::GetOptions options{.session = order_.options.session};
       options.is_part = true;
       auto part = store.pin_prefix(space_, hashes.first(before + length), options, now);
       if (!part || part->blocks.size() == before + length) return part;

@@ -20,7 +20,7 @@ namespace kv {
 struct GetOrder {
   std::uint64_t request_id = 0;
   TimePoint deadline = TimePoint::max();  ///< The client's, for blocks on disk.
-  Store::GetOptions options;
+  ReadDesk::GetOptions options;
   std::vector<std::uint64_t> segment_ends;  ///< End offset of each segment of a block, the last at block_bytes.
   std::size_t block_count = 0;              ///< Named in the request.
   std::size_t first_block = 0;  ///< Earlier blocks are pinned but not sent. For inline gets with one segment.

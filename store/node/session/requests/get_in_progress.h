@@ -71,7 +71,7 @@ class GetInProgress {
  protected:
   /// Blocks pinned together, and the get while it is in flight: the pins end first.
   struct Window {
-    Window(std::shared_ptr<GetInFlight> g, LockedStore& store, Store::PinnedPrefix pinned)
+    Window(std::shared_ptr<GetInFlight> g, LockedStore& store, PinnedPrefix pinned)
         : get(std::move(g)), pins(store, std::move(pinned)) {}
     std::shared_ptr<GetInFlight> get;
     PinnedPrefixGuard pins;

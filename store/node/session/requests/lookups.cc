@@ -30,10 +30,11 @@ void for_each_part(std::span<const BlockHash> names, std::span<const std::uint32
 }
 
 /// An unreadable disk counts as empty, and a group lies nowhere if a part of it lies there.
-void forget_disk(Store::SetMatch& match, std::span<const std::uint32_t> group_counts) {
+void forget_disk(ReadDesk::SetMatch& match, std::span<const std::uint32_t> group_counts) {
   for_each_group(group_counts, match.held.size(), [&](std::size_t first, std::size_t count) {
     const auto held = std::span(match.held).subspan(first, count);
-    if (std::ranges::find(held, Store::Held::kOnDisk) != held.end()) std::ranges::fill(held, Store::Held::kNowhere);
+    if (std::ranges::find(held, ReadDesk::Held::kOnDisk) != held.end())
+      std::ranges::fill(held, ReadDesk::Held::kNowhere);
   });
 }
 
@@ -60,7 +61,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
     misses_.answer_why(frame, *space, hashes);
     return std::nullopt;
   }
-  Store::MatchOptions options;
+  ReadDesk::MatchOptions options;
   options.session = session_.id;
   options.lease = request->lease();
   options.token_ids = numbers_of(request->token_ids());
@@ -182,10 +183,10 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     const auto bit = static_cast<std::uint8_t>(1u << i % 8);
     // Only held blocks have lengths: the client counts the bits to assign them.
-    if (match->held[i] == Store::Held::kNowhere) continue;
+    if (match->held[i] == ReadDesk::Held::kNowhere) continue;
     held[i / 8] |= bit;
     lengths.push_back(match->lengths[i]);
-    if (match->held[i] != Store::Held::kOnDisk) continue;
+    if (match->held[i] != ReadDesk::Held::kOnDisk) continue;
     on_disk[i / 8] |= bit;
     disk_bytes += match->lengths[i];
   }
@@ -204,12 +205,12 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   return Wanted{space, hashes, group_counts};
 }
 
-Result<Store::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<const BlockHash> hashes,
-                                           std::span<const std::uint32_t> group_counts,
-                                           Store::SetMatchOptions options) {
+Result<ReadDesk::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<const BlockHash> hashes,
+                                              std::span<const std::uint32_t> group_counts,
+                                              ReadDesk::SetMatchOptions options) {
   NodeContext& node = session_.node;
   if (hashes.size() > node.chain_blocks_max) return error_code(Errc::kTooLarge);
-  Store::SetMatch whole;
+  ReadDesk::SetMatch whole;
   options.session = session_.id;
   error_code error;
   for_each_part(hashes, group_counts, [&](std::span<const BlockHash> part, std::span<const std::uint32_t> counts) {

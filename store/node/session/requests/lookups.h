@@ -39,8 +39,8 @@ class Lookups {
  private:
   /// Counts the match, if this node is responsible for it. Returns the version of the namespace's hot root.
   std::uint64_t count_beginning(const wire::MatchRequest& request, const OpenSpace& space);
-  Result<Store::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes,
-                                    std::span<const std::uint32_t> group_counts, Store::SetMatchOptions options);
+  Result<ReadDesk::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes,
+                                       std::span<const std::uint32_t> group_counts, ReadDesk::SetMatchOptions options);
   Result<std::size_t> count(FrameType type, SpaceId space, std::span<const BlockHash> hashes,
                             std::vector<BlockHash>* fresh);
   Result<std::size_t> count_in_set(FrameType type, const OpenSpace& space, std::span<const BlockHash> hashes);

@@ -24,7 +24,7 @@ constexpr std::size_t kTwinDifferencesMax = 3;
 
 /// A namespace that may have been meant by the writer or the reader.
 struct Twin {
-  Store::SpaceLook look;
+  LookDesk::SpaceLook look;
   std::vector<FieldDifference> differences;
 };
 
@@ -63,15 +63,15 @@ struct Misses::Question {
   std::vector<BlockHash> chain;  ///< Up to the missing block.
   bool is_of_set = false;
   bool sees_all = false;  ///< Of all owners; otherwise only of this namespace's owner.
-  Store::Miss miss;
+  LookDesk::Miss miss;
   std::vector<Twin> twins = {};  ///< The likeliest first.
 
-  void note(std::vector<Store::SpaceLook> looks);
+  void note(std::vector<LookDesk::SpaceLook> looks);
 };
 
 /// Keeps namespaces that have the block; and, if the namespace in question is unused, used ones with few differences.
-void Misses::Question::note(std::vector<Store::SpaceLook> looks) {
-  for (Store::SpaceLook& each : looks) {
+void Misses::Question::note(std::vector<LookDesk::SpaceLook> looks) {
+  for (LookDesk::SpaceLook& each : looks) {
     const bool is_used = each.traffic.stored_blocks > 0 || each.block_count > 0;
     if (each.name == stored_name || !(each.has_chain || (miss.traffic.stored_blocks == 0 && is_used))) continue;
     const std::size_t count_max = each.has_chain ? kDifferencesTold : kTwinDifferencesMax;
@@ -107,7 +107,7 @@ void Misses::answer_why(const Frame& frame, const OpenSpace& space, std::span<co
   question->miss = *miss;
   // A namespace in which longer chains are found is not mistaken for another.
   const bool has_look =
-      miss->why != MissKind::kUnknown && miss->why != MissKind::kBeingStored && found_count < Store::kLookedForMax;
+      miss->why != MissKind::kUnknown && miss->why != MissKind::kBeingStored && found_count < LookDesk::kLookedForMax;
   const auto record =
       has_look ? node.store.with([&](Store& store) { return store.find_namespace(space.id); }) : nullptr;
   if (record == nullptr) return answer(*question);
@@ -136,10 +136,10 @@ asio::awaitable<void> Misses::look(std::shared_ptr<SessionCore> session, Misses&
     std::optional<NamespaceId> after;
     bool has_more = true;
     for (std::size_t looked = 0; has_more && looked < kSpacesLookedAt && !session->is_ending;
-         looked += Store::kLookedInPerCall) {
+         looked += LookDesk::kLookedInPerCall) {
       if (looked > 0) co_await asio::post(session->executor, asio::use_awaitable);  // others get a turn
       const std::string* const owner = question->sees_all ? nullptr : &question->owner;
-      std::vector<Store::SpaceLook> looks;
+      std::vector<LookDesk::SpaceLook> looks;
       has_more = session->node.store.with([&](Store& store) {
         return store.look_in_spaces(question->is_of_set, question->chain, owner, after, looks);
       });
@@ -153,7 +153,7 @@ asio::awaitable<void> Misses::look(std::shared_ptr<SessionCore> session, Misses&
 }
 
 void Misses::answer(const Question& question) {
-  const Store::Miss& miss = question.miss;
+  const LookDesk::Miss& miss = question.miss;
   session_.replies.reply(FrameType::kMatch, question.request_id, 0, [&](FlatBufferBuilder& builder) {
     flatbuffers::Offset<wire::MissReason> reason;
     const bool says_why = miss.why != MissKind::kUnknown;

@@ -13,7 +13,7 @@ namespace kv {
 
 /// Answers matches that have `why` set. Other namespaces are included if their record has the same `tenant`; a peer
 /// that may read the node's counters and belongs to no tenant gets all. Salts are never revealed.
-///   1. A look into all namespaces takes turns of Store::kLookedInPerCall, with other work in between.
+///   1. A look into all namespaces takes turns of LookDesk::kLookedInPerCall, with other work in between.
 ///   2. A session runs one look at a time; at most requests_max wait.
 /// Thread safety: none; on the session's executor.
 class Misses {

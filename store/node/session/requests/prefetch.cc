@@ -28,13 +28,13 @@ error_code Prefetch::pin() {
 }
 
 /// One part at a time. Pins of blocks in memory are released at once: in a set, other blocks do not depend on them.
-Result<Store::PinnedPrefix> Prefetch::pin_set() {
+Result<PinnedPrefix> Prefetch::pin_set() {
   NodeContext& node = session_->node;
-  Store::PinnedPrefix all{.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet};
+  PinnedPrefix all{.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet};
   auto groups = std::span<const std::uint32_t>(group_counts_);
   for (std::size_t at = 0; at < hashes_.size();) {
     const auto rest = std::span<const BlockHash>(hashes_).subspan(at);
-    const Store::SetGetOptions options{
+    const SetPinning::Options options{
         .session = session_->id, .disk = true, .count_max = SetGet::kLookupsPerLock, .group_counts = groups};
     error_code error;
     node.store.with([&](Store& store) {
@@ -43,7 +43,7 @@ Result<Store::PinnedPrefix> Prefetch::pin_set() {
         error = part.error();
         return store.unpin(all);
       }
-      for (Store::SpilledBlock& block : part->pinned.spilled) {
+      for (SpilledBlock& block : part->pinned.spilled) {
         block.index += static_cast<std::uint32_t>(at);
         all.spilled.push_back(block);
       }

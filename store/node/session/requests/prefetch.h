@@ -29,7 +29,7 @@ class Prefetch {
   void cancel();
 
  private:
-  Result<Store::PinnedPrefix> pin_set();
+  Result<PinnedPrefix> pin_set();
 
   const std::shared_ptr<SessionCore> session_;
   const SpaceId space_;

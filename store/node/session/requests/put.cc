@@ -22,7 +22,7 @@ static_assert(kOfferedPerLock >= kGroupNamesMax);
 constexpr std::size_t kCommitsPerLock = 256;  ///< Else thousands of small blocks hold it for milliseconds.
 
 /// How many of the leading slots match the claimed checksums. Only the slots count, not the client's present memory.
-std::size_t count_sound(std::span<const Store::StagedBlock> staged, std::span<const std::uint64_t> claimed) {
+std::size_t count_sound(std::span<const StagedBlock> staged, std::span<const std::uint64_t> claimed) {
   std::size_t sound = 0, at = 0;
   for (; sound < staged.size(); ++sound) {
     const std::size_t stripes = stripe_count(staged[sound].bytes.size());
@@ -65,7 +65,7 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
 bool Put::offer(const Frame& frame, const PutOrder& order) {
   NodeContext& node = session_->node;
   const Duration wait = deadline_ - began_;
-  Store::OfferOptions options;
+  PutDesk::OfferOptions options;
   options.session = session_->id;
   options.positions = order.positions;
   options.token_ids = order.token_ids;
@@ -107,26 +107,26 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   return true;
 }
 
-Result<Store::OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bool& is_short) {
+Result<OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bool& is_short) {
   NodeContext& node = session_->node;
   if (order.hashes.size() > node.chain_blocks_max) return error_code(Errc::kTooLarge);
   KV_ASSERT(order.lengths.size() == order.hashes.size());
-  Store::OfferPlan whole;
+  OfferPlan whole;
   std::size_t at = 0;
   auto groups = order.group_counts;
   do {
     const GroupPart leading = leading_part(groups, order.hashes.size() - at, kOfferedPerLock);
     const auto part = order.hashes.subspan(at, leading.name_count);
     // If the disk is unreadable, new copies of its blocks are welcome.
-    const Store::SetOfferOptions options{.session = session_->id,
-                                         .lengths = order.lengths.subspan(at, part.size()),
-                                         .may_lose = may_lose,
-                                         .promote = node.spill == nullptr || !node.spill->can_read(),
-                                         .put = whole.put,
-                                         .first = static_cast<std::uint32_t>(at),
-                                         .is_part = at + part.size() < order.hashes.size(),
-                                         .group_counts = groups.first(leading.group_count),
-                                         .hint = order.hint};
+    const PutDesk::SetOfferOptions options{.session = session_->id,
+                                           .lengths = order.lengths.subspan(at, part.size()),
+                                           .may_lose = may_lose,
+                                           .promote = node.spill == nullptr || !node.spill->can_read(),
+                                           .put = whole.put,
+                                           .first = static_cast<std::uint32_t>(at),
+                                           .is_part = at + part.size() < order.hashes.size(),
+                                           .group_counts = groups.first(leading.group_count),
+                                           .hint = order.hint};
     auto plan = node.store.with(&about_.phases, [&](Store& store) {
       auto offered = store.offer_set(space_, part, options, began_);
       if (!offered && whole.put != PutId{}) store.end_put(whole.put);
@@ -158,7 +158,7 @@ asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_un
   constexpr Duration kRetry = 1ms;
   const std::shared_ptr<SessionCore> session = self->session_;
   NodeContext& node = session->node;
-  Store::OfferPlan& plan = self->plan_;
+  OfferPlan& plan = self->plan_;
   Event retry(session->executor);
   const auto alarm = node.clock.make_alarm(session->executor);
   const TimePoint waits_since = node.clock.now();
@@ -209,7 +209,7 @@ void Put::send_want() {
     session_->replies.reply(type_, request_id_, kFrameMore, [&](FlatBufferBuilder& builder) {
       std::uint32_t* index = nullptr;
       const auto blocks = builder.CreateUninitializedVector(plan_.staged.size(), &index);
-      for (const Store::StagedBlock& block : plan_.staged) *index++ = block.index;
+      for (const StagedBlock& block : plan_.staged) *index++ = block.index;
       return wire::CreateSetPutWant(builder, blocks);
     });
     return;
@@ -276,7 +276,7 @@ asio::awaitable<bool> Put::take_data(std::shared_ptr<Put> self, const Frame& fra
   co_return !session->is_ending;
 }
 
-std::span<const Store::StagedBlock> Put::staged(std::size_t first, std::size_t count) const {
+std::span<const StagedBlock> Put::staged(std::size_t first, std::size_t count) const {
   KV_ASSERT(first <= plan_.staged.size() && count <= plan_.staged.size() - first);
   return std::span(plan_.staged).subspan(first, count);
 }
@@ -284,14 +284,14 @@ std::span<const Store::StagedBlock> Put::staged(std::size_t first, std::size_t c
 std::uint64_t Put::bytes_of(std::size_t first, std::size_t count) const {
   if (!is_set_) return count * block_bytes_;
   std::uint64_t bytes = 0;
-  for (const Store::StagedBlock& block : staged(first, count)) bytes += block.bytes.size();
+  for (const StagedBlock& block : staged(first, count)) bytes += block.bytes.size();
   return bytes;
 }
 
 std::size_t Put::sum_count(std::size_t first, std::size_t count) const {
   if (!is_set_) return count * stripes_;
   std::size_t sums = 0;
-  for (const Store::StagedBlock& block : staged(first, count)) sums += stripes_of(block);
+  for (const StagedBlock& block : staged(first, count)) sums += stripes_of(block);
   return sums;
 }
 
@@ -331,7 +331,7 @@ asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count,
       self->fail(Errc::kNoRegion, "put_data: region: memory was taken out of the memfd after it was lent");
       break;
     }
-    const Store::StagedBlock& block = blocks[good];
+    const StagedBlock& block = blocks[good];
     const std::size_t length = block.bytes.size();
     KV_ASSERT(self->is_set_ || length == self->block_bytes_);
     sums.resize(self->stripes_of(block));
@@ -358,7 +358,7 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
   const std::uint64_t bytes = self->bytes_of(first, count);
   std::shared_ptr<Region> region = self->path_.region();  // held: the put may end before the move
   std::vector<Placement> placements;
-  for (const Store::StagedBlock& block : self->staged(first, count)) {
+  for (const StagedBlock& block : self->staged(first, count)) {
     if (!self->is_over_) placements.push_back(self->path_.placement(block.index, 0, block.bytes));
   }
   const TimePoint moves_since = session->node.clock.now();
@@ -483,13 +483,13 @@ std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<con
 }
 
 /// Records the result of staged block i.
-void Put::count_result(std::size_t i, Store::CommitStatus status) {
+void Put::count_result(std::size_t i, PutDesk::CommitStatus status) {
   Outcome result = kResultRefused;
   switch (status) {
-    case Store::CommitStatus::kStored: result = kResultStored, ++stored_; break;
-    case Store::CommitStatus::kAlreadyStored: result = kResultAlready, ++already_stored_; break;
-    case Store::CommitStatus::kConflict: result = kResultConflict, ++refused_late_; break;
-    case Store::CommitStatus::kRefused: ++refused_late_; break;
+    case PutDesk::CommitStatus::kStored: result = kResultStored, ++stored_; break;
+    case PutDesk::CommitStatus::kAlreadyStored: result = kResultAlready, ++already_stored_; break;
+    case PutDesk::CommitStatus::kConflict: result = kResultConflict, ++refused_late_; break;
+    case PutDesk::CommitStatus::kRefused: ++refused_late_; break;
   }
   if (is_set_) results_[plan_.staged[i].index] = result;
 }

@@ -53,15 +53,15 @@ struct PutOrder {
   std::uint64_t request_id = 0;
   std::chrono::microseconds wait{};          ///< For memory: as the client asks.
   std::span<const BlockHash> hashes;         ///< The spans live as long as the constructor and offer() run.
-  std::span<const std::uint32_t> positions;  ///< As in Store::OfferOptions.
+  std::span<const std::uint32_t> positions;  ///< As in PutDesk::OfferOptions.
   std::span<const std::uint32_t> token_ids;
   std::span<const ExtraDigest> extras;
-  std::chrono::microseconds idle{};   ///< As in Store::OfferOptions.
+  std::chrono::microseconds idle{};   ///< As in PutDesk::OfferOptions.
   ReuseHint hint = ReuseHint::kNone;  ///< The same.
   std::uint32_t chain_blocks = 0;     ///< With the positions: its `chain`.
   std::optional<std::uint32_t> chain_known = {};
   std::span<const std::uint32_t> lengths;       ///< For a set: of each block. The chain's spans are then empty.
-  std::span<const std::uint32_t> group_counts;  ///< For a set, as Store::SetMatchOptions.
+  std::span<const std::uint32_t> group_counts;  ///< For a set, as ReadDesk::SetMatchOptions.
   TraceContext trace = {};
 };
 
@@ -108,7 +108,7 @@ class Put : public std::enable_shared_from_this<Put> {
   using Claimed = std::vector<std::uint64_t>;  ///< Checksums, as the client claims them.
 
   /// One part at a time. `is_short`: as Store::wants_spill() after the last.
-  Result<Store::OfferPlan> offer_set(const PutOrder& order, bool may_lose, bool& is_short);
+  Result<OfferPlan> offer_set(const PutOrder& order, bool may_lose, bool& is_short);
   bool may_pass() const {
     return plan_.refused_why == Errc::kOutOfMemory || plan_.refused_why == Errc::kOverQuota;
   }  ///< Whether the refusal may be temporary.
@@ -124,9 +124,9 @@ class Put : public std::enable_shared_from_this<Put> {
                                       std::span<const std::uint64_t> claimed) const;
   void commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);
   std::size_t commit_groups(std::size_t first, std::size_t end, std::span<const std::uint64_t>& claimed);
-  void count_result(std::size_t i, Store::CommitStatus status);
-  std::span<const Store::StagedBlock> staged(std::size_t first, std::size_t count) const;
-  std::size_t stripes_of(const Store::StagedBlock& block) const {
+  void count_result(std::size_t i, PutDesk::CommitStatus status);
+  std::span<const StagedBlock> staged(std::size_t first, std::size_t count) const;
+  std::size_t stripes_of(const StagedBlock& block) const {
     return is_set_ ? stripe_count(block.bytes.size()) : stripes_;
   }
   void count_bytes(Path way, std::uint64_t bytes);                     ///< For bytes that have arrived.
@@ -149,7 +149,7 @@ class Put : public std::enable_shared_from_this<Put> {
   BlockPath path_;
   TransferDetails about_;  ///< For the slow log.
 
-  Store::OfferPlan plan_;
+  OfferPlan plan_;
   std::shared_ptr<StagedPutGuard> staged_;
   std::size_t announced_ = 0;  ///< Staged blocks whose data the client has announced.
   std::size_t committed_ = 0;  ///< Verified, in order; and committed, except the last `waiting_`.

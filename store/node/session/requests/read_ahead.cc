@@ -40,7 +40,7 @@ void ReadAhead::start() {
 }
 
 void ReadAhead::start_one(std::size_t i) {
-  const Store::SpilledBlock& block = prefix_->spilled()[i];
+  const SpilledBlock& block = prefix_->spilled()[i];
   const auto done = [weak = std::weak_ptr(reads_), i, executor = executor_](Result<DiskBlock> read) {
     asio::post(executor, [weak, i, read = std::move(read)]() mutable {
       // On the reader's thread. If the reader has gone, drop the late block.
@@ -71,8 +71,8 @@ ReadAhead::Taken ReadAhead::take(DiskBlock* block) {
   // A failing disk may return the block later. A lost block is forgotten, or has moved within the log: then it is read
   // from its new place, but only once, since a block that keeps moving is in a log rewritten faster than it is read.
   if (is_retry_ || !is_lost(read.error())) return Taken::kEnd;
-  Store::SpilledBlock& spilled = prefix_->spilled()[next_];
-  const Store::FailedRead failed =
+  SpilledBlock& spilled = prefix_->spilled()[next_];
+  const DiskDesk::FailedRead failed =
       node_.store.with([&](Store& store) { return store.read_failed(spilled.id, spilled.key); });
   if (failed.is_forgotten) {
     spdlog::warn("spill: block {} of namespace {} is forgotten: {}", to_hex(chain_.hashes[spilled.index].bytes),
@@ -99,17 +99,17 @@ void ReadAhead::step() {
 
 void ReadAhead::promote(const DiskBlock& block) {
   KV_ASSERT(next_ > 0);
-  const Store::SpilledBlock& spilled = prefix_->spilled()[next_ - 1];
+  const SpilledBlock& spilled = prefix_->spilled()[next_ - 1];
   const bool is_set = chain_.kind == SpaceKind::kSet;
   const auto hashes = is_set ? chain_.hashes.subspan(spilled.index, 1) : chain_.hashes.first(spilled.index + 1);
   // For both kinds, only without evicting unwritten blocks.
   auto plan = node_.store.with([&](Store& store) {
     if (!is_set) {
-      Store::OfferOptions options{.session = session_};
+      PutDesk::OfferOptions options{.session = session_};
       options.may_lose = false;
       return store.offer(chain_.space, hashes, options, node_.clock.now());
     }
-    const Store::SetOfferOptions options{
+    const PutDesk::SetOfferOptions options{
         .session = session_, .lengths = {&spilled.block_bytes, 1}, .may_lose = false, .promote = true};
     return store.offer_set(chain_.space, hashes, options, node_.clock.now());
   });

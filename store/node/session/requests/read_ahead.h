@@ -54,8 +54,8 @@ class ReadAhead {
   void skip();
   std::uint32_t next_index() const { return prefix_->spilled()[next_].index; }  ///< Of the next block's hash.
   /// The blocks to be read that have not been taken, from the next one on.
-  std::span<const Store::SpilledBlock> rest() const {
-    return std::span<const Store::SpilledBlock>(prefix_->spilled()).subspan(next_, count_ - next_);
+  std::span<const SpilledBlock> rest() const {
+    return std::span<const SpilledBlock>(prefix_->spilled()).subspan(next_, count_ - next_);
   }
   /// Whether the store wants the last taken block in memory.
   bool wants_promotion() const { return prefix_->spilled()[next_ - 1].promote; }

@@ -32,13 +32,13 @@ error_code SetGet::pin() { return first_pinned(pin_window()); }
 
 error_code SetGet::pin_window() {
   const auto hashes = std::span(order_.hashes).subspan(pinned_);
-  const Store::SetGetOptions options{.session = session_->id,
-                                     .lease = order_.lease,
-                                     .disk = order_.disk,
-                                     .rooms = std::span(order_.rooms).subspan(pinned_),
-                                     .bytes_max = node_.limits->inline_window_bytes,
-                                     .count_max = kLookupsPerLock,
-                                     .group_counts = std::span(order_.group_counts).subspan(pinned_groups_)};
+  const SetPinning::Options options{.session = session_->id,
+                                    .lease = order_.lease,
+                                    .disk = order_.disk,
+                                    .rooms = std::span(order_.rooms).subspan(pinned_),
+                                    .bytes_max = node_.limits->inline_window_bytes,
+                                    .count_max = kLookupsPerLock,
+                                    .group_counts = std::span(order_.group_counts).subspan(pinned_groups_)};
   auto set = node_.store.with(&in_flight_->about.phases,
                               [&](Store& store) { return store.pin_set(space_, hashes, options, node_.clock.now()); });
   if (!set) return set.error();
@@ -50,7 +50,7 @@ error_code SetGet::pin_window() {
   const auto first = static_cast<std::uint32_t>(window_first_);
   ready_.clear();
   next_ = 0;
-  for (const Store::PinnedBlock& block : window_->pins.blocks())
+  for (const PinnedBlock& block : window_->pins.blocks())
     ready_.push_back({first + block.index, block.bytes, block.checksums, {}});
   for (const auto& [index, length] : set->too_long) {
     too_long_.push_back(first + index);
@@ -207,7 +207,7 @@ asio::awaitable<void> SetGet::read_from_disk() {
   wake_ = nullptr;
   if (is_stopped()) co_return;
   // Unread at the deadline: the blocks exist, and the client may ask again.
-  for (const Store::SpilledBlock& block : ahead.rest()) unread_.push_back(first + block.index);
+  for (const SpilledBlock& block : ahead.rest()) unread_.push_back(first + block.index);
 }
 
 // -- announcements

@@ -22,7 +22,7 @@ struct SetGetOrder {
   bool disk = false;
   std::vector<BlockHash> hashes;
   std::vector<std::uint32_t> rooms;         ///< Per hash: bytes available at the client.
-  std::vector<std::uint32_t> group_counts;  ///< As in Store::SetGetOptions.
+  std::vector<std::uint32_t> group_counts;  ///< As in SetPinning::Options.
   TraceContext trace = {};
 };
 
