@@ -460,8 +460,8 @@ def test_nonsense_ends_tasks_and_raises_nothing(adapters: Any, node: Node) -> No
     for objects in nonsense:
         assert not store(adapter, keys, objects).is_successful()
         assert load(adapter, keys, objects) == [False, False]
-    adapter._stores.succeeded()
-    adapter._loads.succeeded()
+    adapter._door.saves.succeeded()
+    adapter._door.loads.succeeded()
     assert store(adapter, keys, [object_of(1), object_of(2)]).is_successful()
 
 
