@@ -211,18 +211,17 @@ void YieldPolicy::add_events(const Request& request, const Kind& kind, std::span
   const std::size_t end = request.hashes.size() + request.chain.after_last(request.hashes.size());
   const std::size_t last_from = request.is_set ? end : end - std::min(end, std::size_t{1} << kind.last_blocks_log2);
   const auto at = static_cast<std::uint32_t>(clock_.count());
-  ReuseShadow::Kind how = kind.of_block;
   Event* event = events_.data() + event_end_;
   event_end_ += count;
   for (const std::uint32_t i : positions.first(count)) {
     const bool is_found = i < request.found_count;
-    how.is_last = i >= last_from;
-    *event++ = {.name = sample_.name_of(request.tree, request.hashes[i]),
-                .at = at,
-                .how = how,
-                .is_use = is_use,
-                .is_found = is_found,
-                .is_known = !is_use && is_found};
+    *event = {.name = sample_.name_of(request.tree, request.hashes[i]),
+              .at = at,
+              .how = kind.of_block,
+              .is_use = is_use,
+              .is_found = is_found,
+              .is_known = !is_use && is_found};
+    event++->how.is_last = i >= last_from;
   }
 }
 
