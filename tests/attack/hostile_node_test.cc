@@ -12,10 +12,10 @@
 #include <random>
 #include <thread>
 
-#include "client/blocking_client.h"
 #include "client/kvstore.h"
 #include "tests/attack/hostile_node.h"
 #include "tests/client/real_nodes.h"
+#include "tests/client/typed_calls.h"
 
 namespace kv::attack {
 namespace {
@@ -50,7 +50,7 @@ class Scene {
     config.connect_timeout = 50ms;
     config.breaker_failures = 1000;  // or most calls would not reach the node
     config.rdma = ClientConfig::Rdma::kOff;
-    client_ = std::make_unique<BlockingClient>(config);
+    client_ = std::make_unique<TypedClient>(config);
     call("open", [&] {
       const auto space = client_->open(record_, kDeadline);
       if (space) space_ = *space;
@@ -127,7 +127,7 @@ class Scene {
   std::vector<BlockHash> chain_;
   HostileNode node_;
   Memory memory_;
-  std::unique_ptr<BlockingClient> client_;
+  std::unique_ptr<TypedClient> client_;
   Space space_{};
   bool is_open_ = false;
   std::list<Blocks> reused_;

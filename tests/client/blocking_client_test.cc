@@ -1,6 +1,6 @@
 // The client with a thread of its own: that thread does nothing that takes long, waits for no name server, and does not
 // exist in a child of fork(). Real sockets; the linker sends this program's system calls of interest through wrappers.
-#include "client/blocking_client.h"
+#include "tests/client/typed_calls.h"
 
 #include <gtest/gtest.h>
 #include <netdb.h>
@@ -18,6 +18,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/event.h"
 #include "tests/client/real_nodes.h"
 #include "transport/resolver.h"
 
@@ -77,15 +78,32 @@ constexpr std::size_t kBlockBytes = 1 << 20;
 
 class BlockingClientTest : public testing::Test {
  protected:
-  std::unique_ptr<BlockingClient> make_client() {
+  std::unique_ptr<TypedClient> make_client() {
     ClientConfig config;
     config.nodes.push_back({.endpoint = node.endpoint().to_string()});
-    return std::make_unique<BlockingClient>(config);
+    return std::make_unique<TypedClient>(config);
   }
   TemporaryDirectory directory;
   SocketNode node{small_store(), "node", {Endpoint::Scheme::kUnix, directory.path() + "/node", ""}};
   NamespaceRecord record = test_record(kBlockBytes);
   std::vector<BlockHash> chain = test_chain(record, 4);
+};
+
+/// A call in progress until it is cancelled.
+class Held final : public Cancellable {
+ public:
+  static Async<std::size_t> wait(Held& held, CallControl control) {
+    Event cancelled(co_await asio::this_coro::executor);
+    held.cancelled_ = &cancelled;
+    control.cancellation->set_target(&held);
+    while (!cancelled.is_set()) co_await cancelled.wait();
+    control.cancellation->set_target(nullptr);
+    co_return error_code(Errc::kCancelled);
+  }
+
+ private:
+  void cancel() override { cancelled_->set(); }
+  Event* cancelled_ = nullptr;
 };
 
 TEST_F(BlockingClientTest, NothingThatTakesLongIsDoneOnTheThreadThatKeepsDeadlines) {
@@ -95,6 +113,9 @@ TEST_F(BlockingClientTest, NothingThatTakesLongIsDoneOnTheThreadThatKeepsDeadlin
     calls_seen = &seen;
   }
   auto client = make_client();
+  Held held;  // while it is in progress, no caller's thread takes the I/O over
+  std::optional<TypedQueue> queue(std::in_place, *client);
+  ASSERT_TRUE(queue->submit_other([&](Client&, CallControl control) { return Held::wait(held, control); }));
   const Space space = client->open(record, 5s).value();
   Blocks own(4, kBlockBytes);
   own.fill(chain);
@@ -134,6 +155,7 @@ TEST_F(BlockingClientTest, NothingThatTakesLongIsDoneOnTheThreadThatKeepsDeadlin
   EXPECT_TRUE(client->lend(freed_while_it_is_lent, 0us));
   EXPECT_TRUE(client->free_memory(freed_while_it_is_lent));
   EXPECT_TRUE(client->ping(5s));
+  queue.reset();
   client.reset();
   {
     const std::lock_guard lock(calls_mutex);
@@ -150,7 +172,7 @@ TEST_F(BlockingClientTest, NothingThatTakesLongIsDoneOnTheThreadThatKeepsDeadlin
 TEST_F(BlockingClientTest, ANamespaceIsOpenedWhileTheStoreIsAway) {
   ClientConfig config;
   config.nodes.push_back({.endpoint = "unix://" + directory.path() + "/nobody"});
-  BlockingClient client(config);
+  TypedClient client(config);
   const Space space = client.open(record, 5s).value();
   EXPECT_EQ(client.block_bytes(space), kBlockBytes);
   const MatchResult match = client.match(space, chain, {.deadline = 5s}).value();
@@ -188,7 +210,7 @@ TEST(BlockingClientNamesTest, CloseWaitsForNoNameServerAndLookupsDoNotPileUp) {
     }
     config.connect_timeout = 5ms;  // each attempt is given up, and another made
     config.backoff_min = config.backoff_max = 1ms;
-    BlockingClient client(config, {}, *network);
+    TypedClient client(config, {}, *network);
     const Space space = client.open(record, 0us).value();
     for (int i = 0; i < 10; ++i) {
       EXPECT_EQ(client.match(space, chain, {.deadline = 3ms})->block_count, 0u);
@@ -298,7 +320,7 @@ TEST(BlockingClientForkTest, AChildThatOnlySleepsKeepsNoSessionWhenItsParentDies
     config.nodes.push_back({.endpoint = "unix://" + listener.path()});
     config.connections_per_node = 1;
     config.connect_timeout = 600s;  // the client does not leave by itself
-    BlockingClient client(config);
+    TypedClient client(config);
     (void)client.ping(1s);  // connects, and hears nothing
     const pid_t sleeper = ::fork();
     if (sleeper == 0) {
@@ -325,7 +347,7 @@ TEST(BlockingClientForkTest, AClosedClientKeepsNoSessionThoughAnotherProcessHasI
   ClientConfig config;
   config.nodes.push_back({.endpoint = "unix://" + listener.path()});
   config.connections_per_node = 1;
-  auto client = std::make_unique<BlockingClient>(config);
+  auto client = std::make_unique<TypedClient>(config);
   (void)client->ping(100ms);
   const Descriptor connection = listener.accept();
   // As another library's way to make a process, which runs no fork handlers, would leave them.
