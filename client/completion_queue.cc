@@ -505,7 +505,8 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
   const Request& request = slot.request;
   Client& client = thread_->client();
   Completion& end = slot.end;
-  const auto left = time_left(slot);
+  const bool is_late = time_left(slot) <= std::chrono::microseconds(0);
+  const auto left = std::max(time_left(slot), std::chrono::microseconds(0));
   CallControl control;
   control.at_once = !options.wait_while_away;
   control.cancellation = &*slot.cancellation;
@@ -524,11 +525,11 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
     if (request.record == nullptr) co_return Errc::kBadRequest;
     control.at_once = false;  // may wait for a node until its deadline
     NamespaceRecord record = *request.record;
-    auto opened = co_await thread_->open(std::move(record), std::max(left, std::chrono::microseconds(0)), control);
+    auto opened = co_await thread_->open(std::move(record), left, control);
     co_return keep(std::move(opened), end.space);
   }
   // The call's turn came too late. Asking the nodes would count against them.
-  if (left <= std::chrono::microseconds(0)) co_return end_late(request.verb, request.hashes.size(), end);
+  if (is_late && slot.waiter == nullptr) co_return end_late(request.verb, request.hashes.size(), end);
   switch (request.verb) {
     case Verb::kWaitOpen: {
       control.at_once = false;
