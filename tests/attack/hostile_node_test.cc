@@ -242,28 +242,35 @@ std::string play_in_c(Script script) {
     if (status == KVS_INTERNAL) failures += std::string(name) + ": " + kvs_last_error() + "\n";
     return status;
   };
-  kvs_space space = 0;
-  if (timed("open", [&] { return kvs_open(client, record.text().c_str(), deadline_us, &space); }) == KVS_OK) {
+  kvs_completion done{};
+  const auto run = [&](const kvs_request& request) { return kvs_run(client, &request, &done, sizeof done); };
+  kvs_request request = KVS_REQUEST_INIT(KVS_VERB_OPEN);
+  request.record = record.text().c_str();
+  request.deadline_us = deadline_us;
+  if (timed("open", [&] { return run(request); }) == KVS_OK) {
     std::vector<kvs_hash> hashes(kCount);
     std::memcpy(hashes.data(), chain.data(), kCount * sizeof(kvs_hash));
     auto memory = std::make_unique<Blocks>(kCount, record.block_bytes());
     std::vector<void*> to;
     for (const auto& each : memory->to) to.push_back(each.data());
-    kvs_get_options get = KVS_GET_OPTIONS_INIT;
-    get.deadline_us = deadline_us;
-    kvs_get_result got = KVS_GET_RESULT_INIT;
-    timed("get", [&] { return kvs_get(client, space, hashes.data(), kCount, to.data(), &get, &got); });
-    if (memory->right(chain) < got.block_count) failures += "get called wrong bytes good\n";
+    request.record = nullptr;
+    request.verb = KVS_VERB_GET;
+    request.space = done.space;
+    request.hashes = hashes.data();
+    request.count = kCount;
+    request.blocks = to.data();
+    timed("get", [&] { return run(request); });
+    if (memory->right(chain) < done.block_count) failures += "get called wrong bytes good\n";
     memory->fill(chain);
-    const std::vector<const void*> from(to.begin(), to.end());
-    kvs_put_options put = KVS_PUT_OPTIONS_INIT;
-    put.deadline_us = deadline_us;
-    kvs_put_result was_put = KVS_PUT_RESULT_INIT;
-    timed("put", [&] { return kvs_put(client, space, hashes.data(), kCount, from.data(), &put, &was_put); });
+    request.verb = KVS_VERB_PUT;
+    timed("put", [&] { return run(request); });
     memory.reset();
     std::vector<char> json(4096);
-    std::size_t length = 0;
-    timed("stats", [&] { return kvs_stats(client, deadline_us, json.data(), json.size(), &length); });
+    kvs_request stats = KVS_REQUEST_INIT(KVS_VERB_STATS);
+    stats.deadline_us = deadline_us;
+    stats.json = json.data();
+    stats.json_capacity = json.size();
+    timed("stats", [&] { return run(stats); });
   }
   timed("close", [&] {
     kvs_client_close(client);
