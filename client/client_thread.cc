@@ -211,13 +211,12 @@ void ClientThread::give_charge_back() {
   if (is_needed) waker_->wake();
 }
 
-bool ClientThread::run_here(const std::atomic<bool>& is_over) {
-  if (!take_charge()) return false;
+bool ClientThread::run_here(const bool& is_over) {
   const ClientThread* const before = std::exchange(current_, this);
   try {
     const bool spins = busy_poll_.count() > 0;
     TimePoint idle_since = std::chrono::steady_clock::now();
-    while (!is_over.load(std::memory_order_relaxed) && !io_->stopped() && !is_forked()) {
+    while (!is_over && !io_->stopped() && !is_forked()) {
       if (serve_guests() || (spins && poll_->poll_one())) {
         if (spins) idle_since = std::chrono::steady_clock::now();
       } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {
@@ -232,9 +231,9 @@ bool ClientThread::run_here(const std::atomic<bool>& is_over) {
     fail("unknown exception");
   }
   current_ = before;
-  if (is_forked()) return true;  // a callback has forked: this is the child, where nothing may be touched
+  if (is_forked()) return false;  // a callback has forked: this is the child, where nothing may be touched
   give_charge_back();
-  return is_over.load(std::memory_order_relaxed);
+  return is_over;
 }
 
 void ClientThread::linger(bool is_busy) {
@@ -274,8 +273,7 @@ bool ClientThread::is_disabled() const {
 }
 
 Async<Space> ClientThread::open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control) {
-  const SpaceSize size{.block_bytes = record.block_bytes(),
-                              .block_size = record.is_set() ? 0 : record.block_size()};
+  const SpaceSize size{.block_bytes = record.block_bytes(), .block_size = record.is_set() ? 0 : record.block_size()};
   const auto opened = co_await client_->open(std::move(record), deadline, control);
   if (opened) space_sizes_->note(*opened, size);
   co_return opened;

@@ -96,8 +96,10 @@ class ClientThread {
   bool is_disabled() const;
   bool is_current() const { return current_ == this; }  ///< Whether the calling thread is in charge.
 
-  /// Runs the client here until `is_over`, if nobody is in charge. False: somebody is, and `is_over` will be set there.
-  bool run_here(const std::atomic<bool>& is_over);
+  /// Takes charge until give_charge_back(), if nobody has it.
+  bool take_charge();
+  /// Runs the client here until `is_over`. False: its end will come from another thread, or never (abandon()).
+  bool run_here(const bool& is_over);
 
   /// Client::open; block_bytes() then finds the namespace. On the I/O thread.
   Async<Space> open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control);
@@ -131,7 +133,6 @@ class ClientThread {
   bool is_running() const;
   void fail(const char* why);  ///< 4.
   void park();
-  bool take_charge();
   void give_charge_back();
   void watch_waker();
   void close();

@@ -200,16 +200,18 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   /// The call is made by this thread if nobody else does I/O for the client, else by the I/O thread.
   Completion run(const Request& request) {
     Waiter waiter;
-    waiter.end.error = begin(request, waiter);
+    CallSlot* slot = nullptr;
+    waiter.end.error = begin(request, waiter, slot);
     if (waiter.end.error) return std::move(waiter.end);
-    if (!host_->run_here(waiter.has_ended)) {
-      waker_->wake();
-      end_if_over();
-    }
+    waiter.is_in_charge = host_->take_charge();
+    const bool is_first = submitted_.push(*slot);
+    if (waiter.is_in_charge && host_->run_here(waiter.has_ended)) return std::move(waiter.end);
     if (is_forked()) {  // in a callback, and this is the child
       waiter.end.error = Errc::kForked;
       return std::move(waiter.end);
     }
+    if (is_first) waker_->wake();
+    end_if_over();
     waiter.done.acquire();
     return std::move(waiter.end);
   }
@@ -323,15 +325,14 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     return &slot;
   }
 
-  error_code begin(const Request& request, Waiter& waiter) {
+  error_code begin(const Request& request, Waiter& waiter, CallSlot*& slot) {
     if (is_forked()) return Errc::kForked;
     if (host_->is_current()) return Errc::kBadRequest;  // it would wait for itself
     const auto taken = take_slot(request, 0);
     if (!taken) return taken.error();
-    CallSlot& slot = **taken;
-    slot.waiter = &waiter;
-    slots.name(slot);
-    submitted_.push(slot);
+    slot = *taken;
+    slot->waiter = &waiter;
+    slots.name(*slot);
     return {};
   }
 
@@ -409,8 +410,8 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     slot.end.verb = slot.request.verb;
     waiter->end = std::exchange(slot.end, {});
     slots.give_back(slot);
-    waiter->has_ended.store(true, std::memory_order_release);
-    waiter->done.release();
+    waiter->has_ended = true;
+    if (!waiter->is_in_charge) waiter->done.release();
   }
 
   void end_if_idle() {

@@ -19,8 +19,8 @@ class Completions;
 /// A thread that waits for the end of its call.
 struct Waiter {
   Completion end;
-  std::atomic<bool> has_ended{false};
-  /// After has_ended: the ending thread has left this object, which may go.
+  bool is_in_charge = false;  ///< The waiting thread itself ends the call, so nobody wakes it.
+  bool has_ended = false;     ///< For a thread in charge.
   std::binary_semaphore done{0};
 };
 
