@@ -32,8 +32,9 @@
 //   link/lent_memory.h        the regions that can be lent, and their quarantine
 //   link/deadline_queue.h     one alarm for all deadlines
 //   archive/archive_form.h    a context as a file; context_archive.h has its types
-//   blocking_client.h         the same calls from any thread, with an I/O thread of its own (client_thread.h)
-//   completion_queue.h        the same calls without blocking: submit, then reap completions; queue/ has its parts
+//   request.h                 a call as a value, and its completions
+//   completion_queue.h        calls without blocking: submit requests, then reap completions; queue/ has its parts
+//   blocking_client.h         the same calls blocking, from any thread; client_thread.h has the thread of the I/O
 //   models/model_config.h     a model's cache by its config.json or name, for those who size a cache
 //   kvstore.h                 the C ABI
 #pragma once

@@ -199,7 +199,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   /// The call is made by this thread if nobody else does I/O for the client, else by the I/O thread.
   Completion run(const Request& request) {
-    Waiter waiter;
+    CallWaiter waiter;
     CallSlot* slot = nullptr;
     waiter.end.error = begin(request, waiter, slot);
     if (waiter.end.error) return std::move(waiter.end);
@@ -325,7 +325,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     return &slot;
   }
 
-  error_code begin(const Request& request, Waiter& waiter, CallSlot*& slot) {
+  error_code begin(const Request& request, CallWaiter& waiter, CallSlot*& slot) {
     if (is_forked()) return Errc::kForked;
     if (host_->is_current()) return Errc::kBadRequest;  // it would wait for itself
     const auto taken = take_slot(request, 0);
@@ -404,7 +404,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     slot.work = nullptr;
     slot.record.reset();
     if (slot.request.lists.write != nullptr) slot.request.lists.write(slot.request.lists, slot.end);
-    Waiter* const waiter = std::exchange(slot.waiter, nullptr);
+    CallWaiter* const waiter = std::exchange(slot.waiter, nullptr);
     if (waiter == nullptr) return completions.tell_end(slot);  // afterwards the slot may belong to another call
     slot.end.tag = slot.request.tag;
     slot.end.verb = slot.request.verb;

@@ -391,8 +391,9 @@ KVS_API int kvs_client_open(const kvs_options* options, kvs_client** client);
 KVS_API void kvs_client_close(kvs_client* client);
 
 /* Makes the call and waits for its end, which is written to *completion; NULL with size 0: not wanted. Returns the
- * call's status. Waits, up to the deadline, for a node that is being connected. Segments and the match of a load are
- * not reported. Do not call it from on_segment. */
+ * call's status. Waits, up to the deadline, for a node that is being connected. While no other call of the client is in
+ * progress, the calling thread does the I/O itself. Segments without on_segment and the match of a load are not
+ * reported. KVS_BUSY: 256 threads wait already. KVS_BAD_REQUEST in on_segment. */
 KVS_API int kvs_run(kvs_client* client, const kvs_request* request, kvs_completion* completion, size_t completion_size);
 
 /* ---- Calls that never block

@@ -17,7 +17,7 @@ namespace kv {
 class Completions;
 
 /// A thread that waits for the end of its call.
-struct Waiter {
+struct CallWaiter {
   Completion end;
   bool is_in_charge = false;  ///< The waiting thread itself ends the call, so nobody wakes it.
   bool has_ended = false;     ///< For a thread in charge.
@@ -44,7 +44,7 @@ struct CallSlot {
   ArgumentStore arguments;  ///< What `request` borrows, as are the next two.
   std::optional<NamespaceRecord> record;
   Work work;
-  Waiter* waiter = nullptr;  ///< Null: the end goes to Completions.
+  CallWaiter* waiter = nullptr;  ///< Null: the end goes to Completions.
   CallSlot* next_submitted = nullptr;
 
   // A wish to cancel, from any thread.
