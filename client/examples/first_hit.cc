@@ -8,11 +8,11 @@ using namespace std::chrono_literals;
 int main(int argc, char** argv) {
   kv::BlockingClient client({.nodes = {{.endpoint = argc > 1 ? argv[1] : "unix:///run/kvstore/kvstore.sock"}}});
   // Everything that shapes a block's bytes besides its tokens. Only equal records share blocks.
-  const auto record =
-      kv::NamespaceRecord::parse("block_bytes=65536\nblock_size=16\nmodel=example-c++\n").value();
+  const auto record = kv::NamespaceRecord::parse("block_bytes=65536\nblock_size=16\nmodel=example-c++\n").value();
   const kv::Space space = client.run({.verb = kv::Verb::kOpen, .deadline = 1s, .record = &record}).space;
   const auto hashes = kv::hash_chain(record.digest(), std::vector<std::uint32_t>(4 * 16), 16);
-  const std::span<std::byte> memory = client.allocate(4 * 65536).value();  // a node on this host copies straight into it
+  const std::span<std::byte> memory =
+      client.allocate(4 * 65536).value();  // a node on this host copies straight into it
   std::vector<std::span<std::byte>> to;
   for (std::size_t i = 0; i < 4; ++i) to.push_back(memory.subspan(i * 65536, 65536));
   const auto got = client.run({.verb = kv::Verb::kGet, .space = space, .hashes = hashes, .to = to, .deadline = 1s});

@@ -81,10 +81,9 @@ static void fill_server(void) {
   const char* const stored = is_memcached ? "STORED\r\n" : "+OK\r\n";
   for (size_t key = 0; key < kValues; ++key) {
     char head[128], answer[16];
-    const int bytes =
-        is_memcached
-            ? snprintf(head, sizeof head, "set block:%08zu 0 0 %zu\r\n", key, value_bytes)
-            : snprintf(head, sizeof head, "*3\r\n$3\r\nSET\r\n$14\r\nblock:%08zu\r\n$%zu\r\n", key, value_bytes);
+    const int bytes = is_memcached ? snprintf(head, sizeof head, "set block:%08zu 0 0 %zu\r\n", key, value_bytes)
+                                   : snprintf(head, sizeof head, "*3\r\n$3\r\nSET\r\n$14\r\nblock:%08zu\r\n$%zu\r\n",
+                                              key, value_bytes);
     memset(place, (int)key, value_bytes);
     send_all(head, (size_t)bytes);
     send_all(place, value_bytes);
