@@ -1,78 +1,56 @@
-// client/blocking_client.h: the calls of Client from any thread, with an I/O thread of its own.
+// client/blocking_client.h: a Client for any number of threads, with an I/O thread of its own.
+//
+//   BlockingClient client({.nodes = {{.endpoint = "unix:///run/kvstore/kvstore.sock"}}});
+//   const Space space = client.run({.verb = Verb::kOpen, .deadline = 1s, .record = &record}).space;
+//   const Completion got = client.run({.verb = Verb::kGet, .space = space, .hashes = hashes, .to = pages,
+//                                      .deadline = 2ms});
+//   engine.skip(got.get.block_count);        // 0 blocks is a miss, not an error; got.get.why has the reason
 #pragma once
 
 #include <memory>
 #include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <type_traits>
+#include <utility>
 
-#include "client/client.h"
-#include "client/types/context_archive.h"
+#include "client/completion_queue.h"
+#include "client/request.h"
 
 namespace kv {
 
-class ClientThread;
-
 struct BlockingOptions {
-  /// How long the I/O thread polls for work before it sleeps, and a caller for its answer. Some tens of microseconds
-  /// save the wake-ups, at the price of a busy core.
+  /// How long a thread polls for answers before it sleeps. Some tens of microseconds save the wake-ups, at the price of
+  /// a busy core.
   std::chrono::microseconds busy_poll{0};
 };
 
-/// As Client; each call blocks its thread until it is complete, by its deadline. Thread safety: all calls from any
-/// thread but the I/O thread itself (so not from a segment callback); the destructor requires that all calls have
-/// returned. Slow work (touching and unmapping memory) runs on the caller's thread, so that other calls do not wait for
-/// it. CompletionQueue has the same calls without blocking.
+/// Calls that block their thread until they are complete, by their deadline. CompletionQueue has the same calls without
+/// blocking. While no other call is in progress, the caller's own thread does the I/O.
+/// Thread safety: all functions from any thread, but not from within a call (a segment callback); the destructor
+/// requires that all calls have returned. Slow work (touching and unmapping memory) runs on the caller's thread, so
+/// that other calls do not wait for it.
 class BlockingClient {
  public:
+  static constexpr std::size_t kCallsMax = 256;  ///< At once; beyond it kBusy.
+
   /// Throws as Client's constructor. `network` outlives the client.
   explicit BlockingClient(ClientConfig config, BlockingOptions options = {}, Network& network = socket_network());
   /// Calls of completion queues in progress end with kCancelled; the queues remain, to be reaped. Afterwards RDMA
   /// devices cannot reach lent memory, unless the client is_disabled(). If it is_forked(), it is only discarded.
   ~BlockingClient();
 
-  Result<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);
-  Result<void> wait_open(Space space, std::chrono::microseconds deadline);
-  std::size_t block_bytes(Space space) const;  ///< Does not wait. 0: not opened here.
-  Result<MatchResult> match(Space space, Hashes hashes, MatchOptions options);
-  Result<MissReport> why(Space space, Hashes hashes, std::chrono::microseconds deadline);
-  void release(Lease lease);
-  /// The segment callback runs on the I/O thread.
-  Result<GetResult> get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options);
-  Result<PutResult> put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options);
-  Result<SetMatchResult> match_set(Space set, Hashes hashes, SetMatchOptions options);
-  Result<SetGetResult> get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options);
-  Result<SetPutResult> put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options);
-  Result<std::size_t> touch(Space space, Hashes hashes, std::chrono::microseconds deadline);
-  Result<std::size_t> retain(Space space, Hashes hashes, std::chrono::microseconds deadline);
-  Result<std::size_t> unretain(Space space, Hashes hashes, std::chrono::microseconds deadline);
-  Result<DropResult> drop(Space space, Hashes hashes, std::chrono::microseconds deadline);
-  Result<NamedContext> create_context(Space space, Hashes hashes, ContextOptions options);
-  Result<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
-                                      std::optional<std::uint8_t> priority = std::nullopt);
-  Result<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline);
-  Result<NamedContext> warm_context(std::string_view name, std::chrono::microseconds deadline);
-  Result<NamedContext> stop_warming_context(std::string_view name, std::chrono::microseconds deadline);
-  Result<ContextContent> tell_context(std::string_view name, std::chrono::microseconds deadline);
-  /// A context as a file, to create it on another cluster. Errors: see archive/archive_transfer.h.
-  Result<ArchivedContext, Failure> export_context(std::string_view name, const std::string& file,
-                                                  const ContextExportOptions& options);
-  Result<ArchivedContext, Failure> import_context(const std::string& file, const ContextImportOptions& options);
-  Result<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline);
-  Result<std::vector<NodeAnswer>> ask(NodeQuestion question, std::chrono::microseconds deadline);
-  Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
-  std::vector<NodeStatus> nodes() const;
-  NumaStatus numa() const;
-  std::string metrics_text() const;  ///< Empty: is_disabled().
-  void tell_prefill_speed(double tokens_per_second);
+  /// Makes the call and returns its end. Waits, up to the deadline, for a node that is being connected. A failure, also
+  /// one for which a queue would refuse the call, is the completion's `error`.
+  Completion run(const Request& request);
+  /// Any other use of the client, as one call: `use(client)` returns an Async<T>, a Result<T>, a T or nothing. Returns
+  /// a Result<T>. Errors: also kUnavailable (is_disabled()), kForked.
+  template <class Use>
+  auto with(Use use);
+
+  SpaceSize size_of(Space space) const;  ///< Does not wait.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
-  Result<std::size_t> lend(std::span<std::byte> memory, std::chrono::microseconds deadline);
   Result<void> free_memory(std::span<std::byte> memory);
-  Result<void> add_device_memory(DeviceMemory memory);
-  Result<void> remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline);
-  bool is_quarantined(std::span<const std::byte> memory) const;
-  /// Whether an internal error has ended the I/O thread; then every call fails with kUnavailable at once.
+
+  /// Whether an internal error has disabled the client; then every call fails with kUnavailable at once.
   bool is_disabled() const;
   /// Whether this is a child of fork(), and the client the parent's: its thread does not exist here, and its locks may
   /// be held for ever. Every call then fails with kForked at once; its sockets were closed here at the fork, not in the
@@ -81,7 +59,44 @@ class BlockingClient {
 
  private:
   friend class CompletionQueue;
+
+  template <class T>
+  static Async<T> ready(Result<T> value) {
+    co_return std::move(value);
+  }
+  /// What `use` returns, as an Async.
+  template <class Use>
+  static auto begin(Use& use, Client& client) {
+    using Made = std::invoke_result_t<Use&, Client&>;
+    if constexpr (std::is_void_v<Made>) {
+      use(client);
+      return ready(Result<void>());
+    } else if constexpr (requires { typename Made::executor_type; }) {
+      return use(client);
+    } else if constexpr (requires(const Made& made) { made.error(); }) {
+      return ready(use(client));
+    } else {
+      return ready(Result<Made>(use(client)));
+    }
+  }
+  template <class T>
+  static Async<std::size_t> keep(Async<T> made, Result<T>& to) {
+    to = co_await std::move(made);
+    co_return std::size_t{0};
+  }
+
   std::unique_ptr<ClientThread> thread_;
+  std::unique_ptr<CompletionQueue> calls_;  ///< Those of run().
 };
+
+template <class Use>
+auto BlockingClient::with(Use use) {
+  using T = typename decltype(begin(use, std::declval<Client&>()))::value_type::value_type;
+  // in_place_error: a bool is no error code.
+  Result<T> result(boost::system::in_place_error, make_error_code(Errc::kUnavailable));
+  const Work work = [&](Client& client, CallControl) { return keep<T>(begin(use, client), result); };
+  const Completion end = run({.verb = Verb::kOther, .work = &work});
+  return end.error ? Result<T>(boost::system::in_place_error, end.error) : std::move(result);
+}
 
 }  // namespace kv

@@ -11,8 +11,9 @@
 //
 // Rooms, from the top. Each includes only those below it (docs/architecture.md has the arrows):
 //   kvstore.h             the C ABI, over c/
-//   completion_queue.h    the calls without blocking: submit, then reap completions; queue/ has its parts, load.h its load
-//   blocking_client.h     the calls from any thread, with an I/O thread of their own
+//   blocking_client.h     a call made and waited for, from any thread: on that thread while nothing else is in flight
+//   completion_queue.h    calls without blocking: submit requests, then reap completions; queue/ has its parts, load.h its load
+//   request.h             a call as a value, and its completions
 //   archive/              a context as a file
 //   thread/               a client with a thread to run it on
 //   client.h              the whole C++ interface; client.cc opens, and tells of the nodes

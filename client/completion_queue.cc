@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/asio/co_spawn.hpp>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "client/blocking_client.h"
 #include "client/load.h"
 #include "client/queue/call_slot.h"
 #include "client/queue/call_slots.h"
@@ -24,15 +26,6 @@
 
 namespace kv {
 namespace {
-
-/// A call's options with the queue's deadline and control, of which only the trace is the caller's.
-template <class Options>
-const Options& in_time(Options& options, std::chrono::microseconds left, CallControl control) {
-  options.deadline = left;
-  control.trace = options.control.trace;
-  options.control = control;
-  return options;
-}
 
 /// Takes over a call's result. Returns why it failed, or kCancelled if it was cut short.
 template <class T>
@@ -70,6 +63,50 @@ std::size_t total_bytes(std::span<const std::span<Byte>> blocks) {
     bytes += block.size();
   }
   return bytes;
+}
+
+/// Memory that a submit of `request` counts, besides copies: its blocks, and results by name.
+std::size_t data_bytes(const Request& request) {
+  const std::size_t blocks = total_bytes(request.to) + total_bytes(request.from);
+  switch (request.verb) {
+    case Verb::kMatchSet: return request.hashes.size() * (sizeof(Held) + sizeof(std::uint32_t));
+    case Verb::kGetSet: return blocks + request.hashes.size() * sizeof(SetGetBlock);
+    case Verb::kPutSet: return blocks + request.hashes.size() * sizeof(SetPutBlock);
+    default: return blocks;
+  }
+}
+
+/// Whether each hash has its block, if the verb moves blocks.
+bool has_blocks(const Request& request) {
+  switch (request.verb) {
+    case Verb::kGet:
+    case Verb::kLoad:
+    case Verb::kGetSet: return request.to.size() == request.hashes.size();
+    case Verb::kPut:
+    case Verb::kPutSet: return request.from.size() == request.hashes.size();
+    default: return true;
+  }
+}
+
+/// Calls visit(list) for each list that a submit copies.
+template <class AnyRequest, class Visit>
+void for_each_list(AnyRequest& request, Visit visit) {
+  visit(request.hashes);
+  visit(request.to);
+  visit(request.from);
+  visit(request.token_ids);
+  visit(request.extras);
+  visit(request.segment_ends);
+  visit(request.group_counts);
+}
+
+/// For gets with segments and without a callback: a callback that makes completions.
+SegmentCallback to_tell(CallSlot& slot) {
+  const auto tell = [](void* context, std::size_t segment, std::size_t block_count) {
+    auto& told = *static_cast<CallSlot*>(context);
+    told.completions->tell_segment(told, segment, block_count);
+  };
+  return {tell, &slot};
 }
 
 /// The end of a call whose deadline passed before any node was asked.
@@ -112,24 +149,17 @@ error_code end_late(Verb verb, std::size_t count, Completion& end) {
 ///   3. A call's end is reported after its coroutine has released the caller's memory.
 class CompletionQueue::Impl final : public ClientThread::Guest, public std::enable_shared_from_this<Impl> {
  public:
-  Impl(ClientThread& thread, CompletionQueueOptions o)
+  Impl(ClientThread& thread, CompletionQueueOptions o, bool copies)
       : options(checked(o)),
-        slots(options.calls_max, options.bytes_max),
+        slots(options.calls_max, options.bytes_max, copies),
         completions(slots),
         space_sizes(thread.space_sizes()),
         waker_(thread.waker()),
+        host_(&thread),
         thread_(&thread) {}
 
   void attach() {
     if (!thread_->attach(shared_from_this())) client_disabled();  // a forked child is detected earlier
-  }
-
-  /// Size of the copies of one call's lists. Errors: kTooLarge for a list beyond any limit; shorter sums fit.
-  template <class... T>
-  Result<std::size_t> copied_bytes(std::span<T>... lists) const {
-    const std::size_t bytes_max = std::min<std::size_t>(options.bytes_max, PTRDIFF_MAX / 16);
-    if (((lists.size() > bytes_max / sizeof(T)) || ...)) return error_code(Errc::kTooLarge);
-    return (ArgumentStore::bytes_of(lists) + ...);
   }
 
   bool is_forked() const { return generation_ != fork_generation(); }
@@ -137,41 +167,52 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   // -- any thread
 
-  /// Takes a slot for a call of `data_bytes`, lets `fill` write `copied_bytes` of arguments into it, and hands it over.
-  template <class Fill>
-  Result<CallId> submit(Verb verb, std::chrono::microseconds deadline, std::size_t data_bytes, std::size_t copied_bytes,
-                        std::uint64_t tag, Fill&& fill) {
+  Result<CallId> submit(const Request& request) {
     if (is_forked()) return error_code(Errc::kForked);
-    if (is_closed_.load(std::memory_order_acquire)) return why_closed();
-    if (deadline > kDeadlineMax) return error_code(Errc::kBadRequest);
-    const auto taken = slots.take(data_bytes + copied_bytes);
+    const auto copied = copied_bytes(request);
+    if (!copied) return copied.error();
+    // Before a slot is taken: these may throw.
+    std::optional<NamespaceRecord> record;
+    if (request.record != nullptr) record = *request.record;
+    Work work;
+    if (request.work != nullptr) work = *request.work;
+    const auto taken = take_slot(request, *copied + data_bytes(request));
     if (!taken) return taken.error();
     CallSlot& slot = **taken;
-    if (!slot.arguments.reserve(copied_bytes)) {
+    if (!slot.arguments.reserve(*copied)) {
       slots.give_back(slot);
       return error_code(boost::system::errc::not_enough_memory, boost::system::generic_category());
     }
-    slot.tag = tag;
-    slot.verb = verb;
-    slot.until = std::chrono::steady_clock::now() + std::max(deadline, std::chrono::microseconds(0));
-    fill(slot);
+    for_each_list(slot.request, [&](auto& list) { list = slot.arguments.copy(list); });
+    slot.record = std::move(record);
+    slot.work = std::move(work);
+    if (slot.record) slot.request.record = &*slot.record;
+    if (slot.work) slot.request.work = &slot.work;
+    if (!request.segment_ends.empty() && request.on_segment.call == nullptr) slot.request.on_segment = to_tell(slot);
     completions.begun();
     const CallId id = slots.name(slot);
-    hand_over(slot);
+    if (submitted_.push(slot)) waker_->wake();
+    end_if_over();
     return id;  // the slot may already belong to another call
   }
 
-  /// As submit(), for a call on `hashes`, which are copied as are `lists`.
-  template <class Fill, class... T>
-  Result<CallId> submit_hashes(Verb verb, Space space, Hashes hashes, std::chrono::microseconds deadline,
-                               std::size_t data_bytes, std::uint64_t tag, Fill&& fill, std::span<T>... lists) {
-    const auto copied = copied_bytes(hashes, lists...);
-    if (!copied) return copied.error();
-    return submit(verb, deadline, data_bytes, *copied, tag, [&](CallSlot& slot) {
-      slot.space = space;
-      slot.hashes = slot.arguments.copy(hashes);
-      fill(slot);
-    });
+  /// The call is made by this thread if nobody else does I/O for the client, else by the I/O thread.
+  Completion run(const Request& request) {
+    CallWaiter waiter;
+    CallSlot* slot = nullptr;
+    waiter.end.error = begin(request, waiter, slot);
+    if (waiter.end.error) return std::move(waiter.end);
+    waiter.is_in_charge = host_->take_charge();
+    const bool is_first = submitted_.push(*slot);
+    if (waiter.is_in_charge && host_->run_here(waiter.has_ended)) return std::move(waiter.end);
+    if (is_forked()) {  // in a callback, and this is the child
+      waiter.end.error = Errc::kForked;
+      return std::move(waiter.end);
+    }
+    if (is_first) waker_->wake();
+    end_if_over();
+    waiter.done.acquire();
+    return std::move(waiter.end);
   }
 
   Result<void> cancel(CallId call) {
@@ -203,6 +244,8 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     return !submitted_.is_empty() || !cancelled_.is_empty() || starting_ != nullptr ||
            (is_closed_.load(std::memory_order_seq_cst) && !has_closed_);
   }
+
+  bool is_running() const override { return running_count_ > 0 || starting_ != nullptr; }
 
   /// Handles pending work: new calls, wishes to cancel, the end of the queue.
   void work() override {
@@ -255,10 +298,44 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   const std::shared_ptr<const SpaceSizes> space_sizes;
 
  private:
+  /// Of a request's lists that a submit copies. Errors: kTooLarge for a list beyond any limit; shorter sums fit.
+  Result<std::size_t> copied_bytes(const Request& request) const {
+    const std::size_t bytes_max = std::min<std::size_t>(options.bytes_max, PTRDIFF_MAX / 16);
+    std::size_t bytes = request.record != nullptr ? request.record->text().size() : 0;
+    bool fits = true;
+    for_each_list(request, [&](const auto& list) {
+      fits &= list.size() <= bytes_max / sizeof(list[0]);
+      bytes += fits ? ArgumentStore::bytes_of(list) : 0;
+    });
+    return fits ? Result<std::size_t>(bytes) : error_code(Errc::kTooLarge);
+  }
+
   error_code why_closed() const { return why_closed_.load(std::memory_order_acquire); }
 
-  void hand_over(CallSlot& slot) {
-    if (submitted_.push(slot)) waker_->wake();
+  /// A slot for a checked call, which borrows its arguments.
+  Result<CallSlot*> take_slot(const Request& request, std::size_t bytes) {
+    if (is_closed_.load(std::memory_order_acquire)) return why_closed();
+    if (request.deadline > kDeadlineMax || !has_blocks(request)) return error_code(Errc::kBadRequest);
+    const auto taken = slots.take(bytes);
+    if (!taken) return taken.error();
+    CallSlot& slot = **taken;
+    slot.request = request;
+    slot.until = std::chrono::steady_clock::now() + std::max(request.deadline, std::chrono::microseconds(0));
+    return &slot;
+  }
+
+  error_code begin(const Request& request, CallWaiter& waiter, CallSlot*& slot) {
+    if (is_forked()) return Errc::kForked;
+    if (host_->is_current()) return Errc::kBadRequest;  // it would wait for itself
+    const auto taken = take_slot(request, 0);
+    if (!taken) return taken.error();
+    slot = *taken;
+    slot->waiter = &waiter;
+    slots.name(*slot);
+    return {};
+  }
+
+  void end_if_over() {
     // The queue closes before the I/O thread's last look, and this look follows the push: one of the two sees the
     // other.
     if (is_closed_.load(std::memory_order_seq_cst)) refuse_submitted_if_over();
@@ -301,15 +378,19 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   static asio::awaitable<void> run(std::shared_ptr<Impl> self, CallSlot& slot) {
     const error_code error = co_await self->serve(slot);
+    const bool has_waiter = slot.waiter != nullptr;
     KV_ASSERT(self->running_count_ > 0);
     --self->running_count_;
     self->end(slot, error);  // 3: serve() has been destroyed
-    if (self->thread_ != nullptr) self->thread_->linger(/*is_busy=*/self->running_count_ > 0);
+    if (self->thread_ != nullptr) {
+      has_waiter ? self->thread_->expect_caller() : self->thread_->linger(/*is_busy=*/self->running_count_ > 0);
+    }
     self->end_if_idle();
   }
 
   /// Makes the call, with its results in slot.end.
   asio::awaitable<error_code> serve(CallSlot& slot);
+  asio::awaitable<error_code> serve_list(CallSlot& slot, std::chrono::microseconds left, CallControl control);
   asio::awaitable<error_code> load(CallSlot& slot, std::chrono::microseconds left, CallControl control);
   static std::chrono::microseconds time_left(const CallSlot& slot) {
     return std::chrono::duration_cast<std::chrono::microseconds>(slot.until - std::chrono::steady_clock::now());
@@ -321,8 +402,15 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     slot.cancellation.reset();
     slot.work = nullptr;
     slot.record.reset();
-    if (slot.lists.write != nullptr) slot.lists.write(std::exchange(slot.lists, {}), slot.end);
-    completions.tell_end(slot);  // afterwards the slot may belong to another call
+    if (slot.request.lists.write != nullptr) slot.request.lists.write(slot.request.lists, slot.end);
+    CallWaiter* const waiter = std::exchange(slot.waiter, nullptr);
+    if (waiter == nullptr) return completions.tell_end(slot);  // afterwards the slot may belong to another call
+    slot.end.tag = slot.request.tag;
+    slot.end.verb = slot.request.verb;
+    waiter->end = std::exchange(slot.end, {});
+    slots.give_back(slot);
+    waiter->has_ended = true;
+    if (!waiter->is_in_charge) waiter->done.release();
   }
 
   void end_if_idle() {
@@ -361,7 +449,8 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   const std::uint32_t generation_ = fork_generation();
   const std::shared_ptr<Waker> waker_;
-  ClientThread* thread_;  ///< The I/O thread's; null once the queue is over.
+  ClientThread* const host_;  ///< For run(), whose callers keep the client.
+  ClientThread* thread_;      ///< The I/O thread's; null once the queue is over.
   HandoffList<CallSlot, &CallSlot::next_submitted> submitted_;
   HandoffList<CallSlot, &CallSlot::next_cancelled> cancelled_;
   std::atomic<bool> is_closed_{false}, is_disabled_{false};
@@ -381,85 +470,141 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
 // -- what a call does
 
+namespace {
+
+/// Of `Options`, what most kinds have, from the request.
+template <class Options>
+Options options_of(const Request& request, std::chrono::microseconds left, CallControl control) {
+  Options options{};
+  options.deadline = left;
+  options.control = control;
+  if constexpr (requires { options.reuse; }) options.reuse = request.reuse;
+  if constexpr (requires { options.prefetch; }) {
+    options.lease = request.wants_lease;
+    options.prefetch = request.prefetch;
+  } else if constexpr (requires { options.lease; }) {
+    options.lease = request.lease;
+  }
+  if constexpr (requires { options.memory_only; }) options.memory_only = request.memory_only;
+  if constexpr (requires { options.token_ids; }) {
+    options.token_ids = request.token_ids;
+    options.extras = request.extras;
+  }
+  if constexpr (requires { options.segment_ends; }) {
+    options.segment_ends = request.segment_ends;
+    options.on_segment = request.on_segment;
+    options.checksums = request.checksums;
+  }
+  if constexpr (requires { options.group_counts; }) options.group_counts = request.group_counts;
+  return options;
+}
+
+}  // namespace
+
 asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
+  const Request& request = slot.request;
   Client& client = thread_->client();
   Completion& end = slot.end;
-  const auto left = time_left(slot);
+  const bool is_late = time_left(slot) <= std::chrono::microseconds(0);
+  const auto left = std::max(time_left(slot), std::chrono::microseconds(0));
   CallControl control;
   control.at_once = !options.wait_while_away;
   control.cancellation = &*slot.cancellation;
+  control.trace = request.trace;
   if (control.is_cancelled()) co_return Errc::kCancelled;
-  const bool has_deadline = slot.verb != Verb::kOpen && slot.verb != Verb::kRelease && slot.verb != Verb::kOther;
+  if (request.work != nullptr) {
+    auto made = (*request.work)(client, control);
+    auto done = co_await std::move(made);
+    co_return keep(std::move(done), end.count);
+  }
+  if (request.verb == Verb::kRelease) {
+    client.release(request.lease);
+    co_return error_code();
+  }
+  if (request.verb == Verb::kOpen) {
+    if (request.record == nullptr) co_return Errc::kBadRequest;
+    control.at_once = false;  // may wait for a node until its deadline
+    NamespaceRecord record = *request.record;
+    auto opened = co_await thread_->open(std::move(record), left, control);
+    co_return keep(std::move(opened), end.space);
+  }
   // The call's turn came too late. Asking the nodes would count against them.
-  if (has_deadline && left <= std::chrono::microseconds(0)) co_return end_late(slot.verb, slot.hashes.size(), end);
-  switch (slot.verb) {
-    case Verb::kOpen: {
-      control.at_once = false;  // may wait for a node until its deadline
-      NamespaceRecord record = *std::exchange(slot.record, std::nullopt);
-      auto opened = co_await thread_->open(std::move(record), std::max(left, std::chrono::microseconds(0)), control);
-      co_return keep(std::move(opened), end.space);
-    }
+  if (is_late && slot.waiter == nullptr) co_return end_late(request.verb, request.hashes.size(), end);
+  switch (request.verb) {
     case Verb::kWaitOpen: {
       control.at_once = false;
-      const auto waited = co_await client.wait_open(slot.space, left, control);
+      const auto waited = co_await client.wait_open(request.space, left, control);
       co_return waited ? error_code() : waited.error();
     }
-    case Verb::kMatch:
-      co_return keep(co_await client.match(slot.space, slot.hashes, in_time(slot.match, left, control)), end.match);
-    case Verb::kGet:
-      co_return keep(co_await client.get(slot.space, slot.hashes, slot.to, in_time(slot.get, left, control)), end.get);
+    case Verb::kLend: co_return keep(co_await client.lend(request.memory, left, control), end.count);
+    case Verb::kRemoveDeviceMemory: {
+      const auto removed = co_await client.remove_device_memory(request.memory, left, control);
+      co_return removed ? error_code() : removed.error();
+    }
+    default: {
+      const error_code error = co_await serve_list(slot, left, control);
+      co_return error;
+    }
+  }
+}
+
+/// Calls on a list of hashes.
+asio::awaitable<error_code> CompletionQueue::Impl::serve_list(CallSlot& slot, std::chrono::microseconds left,
+                                                              CallControl control) {
+  const Request& request = slot.request;
+  const Space space = request.space;
+  const Hashes hashes = request.hashes;
+  Client& client = thread_->client();
+  Completion& end = slot.end;
+  switch (request.verb) {
+    case Verb::kMatch: {
+      const auto given = options_of<MatchOptions>(request, left, control);
+      co_return keep(co_await client.match(space, hashes, given), end.match);
+    }
+    case Verb::kGet: {
+      const auto given = options_of<GetOptions>(request, left, control);
+      co_return keep(co_await client.get(space, hashes, request.to, given), end.get);
+    }
     case Verb::kLoad: {
       const error_code error = co_await load(slot, left, control);
       co_return error;
     }
-    case Verb::kPut:
-      co_return keep(co_await client.put(slot.space, slot.hashes, slot.from, in_time(slot.put, left, control)),
-                     end.put);
-    case Verb::kMatchSet:
-      co_return keep(co_await client.match_set(slot.space, slot.hashes, in_time(slot.match_set, left, control)),
-                     &SetResults::match, end);
-    case Verb::kGetSet:
-      co_return keep(co_await client.get_set(slot.space, slot.hashes, slot.to, in_time(slot.get_set, left, control)),
-                     &SetResults::get, end);
-    case Verb::kPutSet:
-      co_return keep(co_await client.put_set(slot.space, slot.hashes, slot.from, in_time(slot.put_set, left, control)),
-                     &SetResults::put, end);
-    case Verb::kTouch:
-    case Verb::kRetain:
-    case Verb::kUnretain: {
-      auto asked = slot.verb == Verb::kTouch    ? client.touch(slot.space, slot.hashes, left, control)
-                   : slot.verb == Verb::kRetain ? client.retain(slot.space, slot.hashes, left, control)
-                                                : client.unretain(slot.space, slot.hashes, left, control);
-      auto counted = co_await std::move(asked);
-      co_return keep(std::move(counted), end.count);
+    case Verb::kPut: {
+      auto given = options_of<PutOptions>(request, left, control);
+      given.checksums = request.checksums_of_from;
+      co_return keep(co_await client.put(space, hashes, request.from, given), end.put);
     }
-    case Verb::kDrop: co_return keep(co_await client.drop(slot.space, slot.hashes, left, control), end.drop);
-    case Verb::kRelease: client.release(slot.lease); co_return error_code();
-    case Verb::kLend: co_return keep(co_await client.lend(slot.memory, left, control), end.count);
-    case Verb::kRemoveDeviceMemory: {
-      const auto removed = co_await client.remove_device_memory(slot.memory, left, control);
-      co_return removed ? error_code() : removed.error();
+    case Verb::kMatchSet: {
+      const auto given = options_of<SetMatchOptions>(request, left, control);
+      co_return keep(co_await client.match_set(space, hashes, given), &SetResults::match, end);
     }
-    case Verb::kOther: {
-      auto made = slot.work(client, control);
-      auto done = co_await std::move(made);
-      co_return keep(std::move(done), end.count);
+    case Verb::kGetSet: {
+      const auto given = options_of<SetGetOptions>(request, left, control);
+      co_return keep(co_await client.get_set(space, hashes, request.to, given), &SetResults::get, end);
     }
+    case Verb::kPutSet: {
+      const auto given = options_of<SetPutOptions>(request, left, control);
+      co_return keep(co_await client.put_set(space, hashes, request.from, given), &SetResults::put, end);
+    }
+    case Verb::kTouch: co_return keep(co_await client.touch(space, hashes, left, control), end.count);
+    case Verb::kRetain: co_return keep(co_await client.retain(space, hashes, left, control), end.count);
+    case Verb::kUnretain: co_return keep(co_await client.unretain(space, hashes, left, control), end.count);
+    case Verb::kDrop: co_return keep(co_await client.drop(space, hashes, left, control), end.drop);
+    default: co_return Errc::kBadRequest;  // without `work`
   }
-  KV_ASSERT(false);
-  co_return Errc::kBadRequest;
 }
 
 asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, std::chrono::microseconds left,
                                                         CallControl control) {
-  slot.load.deadline = left;
-  control.trace = slot.load.trace;
+  const Request& request = slot.request;
+  auto given = options_of<LoadOptions>(request, left, control);
+  given.block_count_min = request.block_count_min;
   const std::function<void(const MatchResult&)> on_match = [this, &slot](const MatchResult& match) {
     slot.end.match = match;
     slot.end.get.why = match.why;
-    if (slot.load.tell_match) completions.tell_matched(slot, match);
+    if (slot.request.tell_match && slot.waiter == nullptr) completions.tell_matched(slot, match);
   };
-  auto loaded = co_await kv::load(thread_->client(), slot.space, slot.hashes, slot.to, slot.load, control, &on_match);
+  auto loaded = co_await kv::load(thread_->client(), request.space, request.hashes, request.to, given, &on_match);
   if (!loaded) co_return loaded.error();
   slot.end.get = loaded->get;
   co_return slot.end.get.why == Errc::kCancelled ? slot.end.get.why : error_code();
@@ -468,7 +613,14 @@ asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, std::chr
 // -- the interface
 
 CompletionQueue::CompletionQueue(BlockingClient& client, CompletionQueueOptions options)
-    : impl_(std::make_shared<Impl>(*client.thread_, options)) {
+    : impl_(std::make_shared<Impl>(*client.thread_, options, /*copies=*/true)) {
+  impl_->attach();
+}
+
+CompletionQueue::CompletionQueue(ClientThread& thread)
+    : impl_(std::make_shared<Impl>(
+          thread, CompletionQueueOptions{.calls_max = BlockingClient::kCallsMax, .wait_while_away = true},
+          /*copies=*/false)) {
   impl_->attach();
 }
 
@@ -481,155 +633,8 @@ CompletionQueue::~CompletionQueue() {
   impl_->wait_until_over();
 }
 
-Result<CallId> CompletionQueue::submit_open(NamespaceRecord record, std::chrono::microseconds deadline,
-                                            std::uint64_t tag) {
-  const std::size_t bytes = record.text().size();
-  return impl_->submit(Verb::kOpen, deadline, bytes, 0, tag,
-                       [&](CallSlot& slot) { slot.record.emplace(std::move(record)); });
-}
-
-Result<CallId> CompletionQueue::submit_wait_open(Space space, std::chrono::microseconds deadline, std::uint64_t tag) {
-  return impl_->submit(Verb::kWaitOpen, deadline, 0, 0, tag, [&](CallSlot& slot) { slot.space = space; });
-}
-
-Result<CallId> CompletionQueue::submit_match(Space space, Hashes hashes, MatchOptions options, std::uint64_t tag) {
-  const auto fill = [&](CallSlot& slot) {
-    slot.match = options;
-    slot.match.token_ids = slot.arguments.copy(options.token_ids);
-    slot.match.extras = slot.arguments.copy(options.extras);
-  };
-  return impl_->submit_hashes(Verb::kMatch, space, hashes, options.deadline, 0, tag, fill, options.token_ids,
-                              options.extras);
-}
-
-namespace {
-
-/// For gets with segments and without a callback: a callback that makes completions.
-SegmentCallback tell_segments(CallSlot& slot) {
-  const auto tell = [](void* context, std::size_t segment, std::size_t block_count) {
-    auto& told = *static_cast<CallSlot*>(context);
-    told.completions->tell_segment(told, segment, block_count);
-  };
-  return {tell, &slot};
-}
-
-/// What a get and a load keep: where blocks go, and `given` as the slot's `own`, with a copy of its segments.
-template <class Options>
-void keep_segments(CallSlot& slot, TargetBlocks blocks, const Options& given, Options& own) {
-  slot.to = slot.arguments.copy(blocks);
-  own = given;
-  own.segment_ends = slot.arguments.copy(given.segment_ends);
-  if (!given.segment_ends.empty() && given.on_segment.call == nullptr) own.on_segment = tell_segments(slot);
-}
-
-}  // namespace
-
-Result<CallId> CompletionQueue::submit_get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options,
-                                           std::uint64_t tag) {
-  if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto fill = [&](CallSlot& slot) { keep_segments(slot, blocks, options, slot.get); };
-  return impl_->submit_hashes(Verb::kGet, space, hashes, options.deadline, total_bytes(blocks), tag, fill, blocks,
-                              options.segment_ends);
-}
-
-Result<CallId> CompletionQueue::submit_load(Space space, Hashes hashes, TargetBlocks blocks, LoadOptions options,
-                                            std::uint64_t tag) {
-  if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto fill = [&](CallSlot& slot) { keep_segments(slot, blocks, options, slot.load); };
-  return impl_->submit_hashes(Verb::kLoad, space, hashes, options.deadline, total_bytes(blocks), tag, fill, blocks,
-                              options.segment_ends);
-}
-
-Result<CallId> CompletionQueue::submit_put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options,
-                                           std::uint64_t tag) {
-  if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto fill = [&](CallSlot& slot) {
-    slot.from = slot.arguments.copy(blocks);
-    slot.put = options;
-    slot.put.token_ids = slot.arguments.copy(options.token_ids);
-    slot.put.extras = slot.arguments.copy(options.extras);
-  };
-  return impl_->submit_hashes(Verb::kPut, space, hashes, options.deadline, total_bytes(blocks), tag, fill, blocks,
-                              options.token_ids, options.extras);
-}
-
-Result<CallId> CompletionQueue::submit_match_set(Space set, Hashes hashes, SetMatchOptions options, std::uint64_t tag,
-                                                 SetLists lists) {
-  const std::size_t result_bytes = hashes.size() * (sizeof(Held) + sizeof(std::uint32_t));
-  const auto fill = [&](CallSlot& slot) {
-    slot.match_set = options;
-    slot.match_set.group_counts = slot.arguments.copy(options.group_counts);
-    slot.lists = lists;
-  };
-  return impl_->submit_hashes(Verb::kMatchSet, set, hashes, options.deadline, result_bytes, tag, fill,
-                              options.group_counts);
-}
-
-Result<CallId> CompletionQueue::submit_get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options,
-                                               std::uint64_t tag, SetLists lists) {
-  if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const std::size_t result_bytes = hashes.size() * sizeof(SetGetBlock);
-  const auto fill = [&](CallSlot& slot) {
-    slot.to = slot.arguments.copy(blocks);
-    slot.get_set = options;
-    slot.get_set.group_counts = slot.arguments.copy(options.group_counts);
-    slot.lists = lists;
-  };
-  return impl_->submit_hashes(Verb::kGetSet, set, hashes, options.deadline, total_bytes(blocks) + result_bytes, tag,
-                              fill, blocks, options.group_counts);
-}
-
-Result<CallId> CompletionQueue::submit_put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options,
-                                               std::uint64_t tag, SetLists lists) {
-  if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const std::size_t result_bytes = hashes.size() * sizeof(SetPutBlock);
-  const auto fill = [&](CallSlot& slot) {
-    slot.from = slot.arguments.copy(blocks);
-    slot.put_set = options;
-    slot.put_set.group_counts = slot.arguments.copy(options.group_counts);
-    slot.lists = lists;
-  };
-  return impl_->submit_hashes(Verb::kPutSet, set, hashes, options.deadline, total_bytes(blocks) + result_bytes, tag,
-                              fill, blocks, options.group_counts);
-}
-
-Result<CallId> CompletionQueue::submit_touch(Space space, Hashes hashes, std::chrono::microseconds deadline,
-                                             std::uint64_t tag) {
-  return impl_->submit_hashes(Verb::kTouch, space, hashes, deadline, 0, tag, [](CallSlot&) {});
-}
-
-Result<CallId> CompletionQueue::submit_retain(Space space, Hashes hashes, std::chrono::microseconds deadline,
-                                              std::uint64_t tag) {
-  return impl_->submit_hashes(Verb::kRetain, space, hashes, deadline, 0, tag, [](CallSlot&) {});
-}
-
-Result<CallId> CompletionQueue::submit_unretain(Space space, Hashes hashes, std::chrono::microseconds deadline,
-                                                std::uint64_t tag) {
-  return impl_->submit_hashes(Verb::kUnretain, space, hashes, deadline, 0, tag, [](CallSlot&) {});
-}
-
-Result<CallId> CompletionQueue::submit_drop(Space space, Hashes hashes, std::chrono::microseconds deadline,
-                                            std::uint64_t tag) {
-  return impl_->submit_hashes(Verb::kDrop, space, hashes, deadline, 0, tag, [](CallSlot&) {});
-}
-
-Result<CallId> CompletionQueue::submit_release(Lease lease, std::uint64_t tag) {
-  return impl_->submit(Verb::kRelease, {}, 0, 0, tag, [&](CallSlot& slot) { slot.lease = lease; });
-}
-
-Result<CallId> CompletionQueue::submit_lend(std::span<std::byte> memory, std::chrono::microseconds deadline,
-                                            std::uint64_t tag) {
-  return impl_->submit(Verb::kLend, deadline, 0, 0, tag, [&](CallSlot& slot) { slot.memory = memory; });
-}
-
-Result<CallId> CompletionQueue::submit_remove_device_memory(std::span<std::byte> memory,
-                                                            std::chrono::microseconds deadline, std::uint64_t tag) {
-  return impl_->submit(Verb::kRemoveDeviceMemory, deadline, 0, 0, tag, [&](CallSlot& slot) { slot.memory = memory; });
-}
-
-Result<CallId> CompletionQueue::submit_other(Work work, std::uint64_t tag) {
-  return impl_->submit(Verb::kOther, {}, 0, 0, tag, [&](CallSlot& slot) { slot.work = std::move(work); });
-}
+Result<CallId> CompletionQueue::submit(const Request& request) { return impl_->submit(request); }
+Completion CompletionQueue::run(const Request& request) { return impl_->run(request); }
 
 Result<void> CompletionQueue::cancel(CallId call) { return impl_->cancel(call); }
 
@@ -655,6 +660,6 @@ void CompletionQueue::shutdown() {
 
 bool CompletionQueue::is_disabled() const { return impl_->is_disabled(); }
 bool CompletionQueue::is_forked() const { return impl_->is_forked(); }
-std::size_t CompletionQueue::block_bytes(Space space) const { return impl_->space_sizes->find(space); }
+SpaceSize CompletionQueue::size_of(Space space) const { return impl_->space_sizes->find(space); }
 
 }  // namespace kv

@@ -18,7 +18,7 @@
  * unless stated otherwise, any status but KVS_OK means that memory is unchanged. Layouts and caches are immutable and
  * may be used by several threads at a time. They do not own the memory that they describe.
  *
- * A call runs on the host, at once, if its kvs_run is NULL or has KVS_HOST. With KVS_CUDA it is enqueued on a stream:
+ * A call runs on the host, at once, if its kvs_where is NULL or has KVS_HOST. With KVS_CUDA it is enqueued on a stream:
  * the memory of caches, and every array of ids, deltas and frequencies, is then device or page-locked memory and stays
  * until the stream has passed; ids beyond a cache are skipped, since only the device sees them. */
 #ifndef KVSTORE_GPU_H
@@ -215,15 +215,15 @@ typedef struct kvs_operation {
 /* --- where it runs --- */
 
 enum { KVS_HOST, KVS_CUDA };
-typedef struct kvs_run {
+typedef struct kvs_where {
   size_t struct_size;
   int device;
   void* stream;        /* a cudaStream_t; NULL: the default stream */
   int block_count_max; /* CUDA blocks of a launch, all components and layers together; 0: chosen for speed */
   int device_number;   /* KVS_DEVICE_NUMBER(ordinal); 0: the device that holds the pages, or the thread's */
-} kvs_run;
-#define KVS_RUN_INIT \
-  { sizeof(kvs_run), 0, NULL, 0, 0 }
+} kvs_where;
+#define KVS_WHERE_INIT \
+  { sizeof(kvs_where), 0, NULL, 0, 0 }
 /* Counted from 1, so that zero stays the default. With a number, pages on another device are refused by name, work on
  * page-locked memory alone runs there, and a NULL stream is that device's default one. The thread's own device is the
  * same after the call. A stream of another device is KVS_BAD_REQUEST in any case. */
@@ -234,9 +234,9 @@ KVS_API int kvs_device_check(int device);
 /* CUDA devices visible to this process. *count is 0, with KVS_OK, without a device or module. */
 KVS_API int kvs_device_count(int* count);
 /* Loads all kernels on the run's device now, instead of each at its first call, which takes milliseconds. */
-KVS_API int kvs_warm_up(const kvs_run* run);
+KVS_API int kvs_warm_up(const kvs_where* run);
 /* Waits for all earlier work of the run's stream, for callers without a CUDA runtime. Returns at once on the host. */
-KVS_API int kvs_synchronise(const kvs_run* run);
+KVS_API int kvs_synchronise(const kvs_where* run);
 
 /* Page-locks the caller's memory, for instance from kvs_allocate, so that the device copies it at full speed and
  * kernels reach it. Unlock it before freeing it. KVS_UNAVAILABLE without a device. */
@@ -255,30 +255,31 @@ KVS_API int kvs_export_device_memory(void* memory, uint64_t bytes, kvs_device_me
  * skipped on either side keeps its bytes. If two rows have one target slot, either may win; targets must not overlap
  * sources. `operation` NULL: KVS_COPY. */
 KVS_API int kvs_permute(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* from, const kvs_rows* from_rows,
-                        int64_t row_count, const kvs_operation* operation, const kvs_run* run);
+                        int64_t row_count, const kvs_operation* operation, const kvs_where* run);
 /* Row r of `source` to its slot in `cache`; for kvs_gather, a slot of `cache` to row r of `target`. */
 KVS_API int kvs_scatter(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* source, int64_t row_count,
-                        const kvs_operation* operation, const kvs_run* run);
+                        const kvs_operation* operation, const kvs_where* run);
 KVS_API int kvs_gather(const kvs_cache* target, const kvs_cache* cache, const kvs_rows* rows, int64_t row_count,
-                       const kvs_operation* operation, const kvs_run* run);
+                       const kvs_operation* operation, const kvs_where* run);
 /* Block from_blocks[i] to block to_blocks[i], of the same block size. A negative block on either side: skip. */
 KVS_API int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kvs_cache* from,
-                         const int64_t* from_blocks, size_t count, const kvs_operation* operation, const kvs_run* run);
+                         const int64_t* from_blocks, size_t count, const kvs_operation* operation,
+                         const kvs_where* run);
 /* Copy on write: pairs[i][0] to pairs[i][1], in every layer. On the host, a block that is a source and a target, or a
  * target twice, is refused. With KVS_CUDA, `pairs` may lie in any memory. Device or page-locked memory is read by the
  * kernel in stream order. Plain host memory is read before the call returns, and checked as on the host; a cache whose
  * blocks are not contiguous is then KVS_MISMATCH. */
-KVS_API int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t count, const kvs_run* run);
+KVS_API int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t count, const kvs_where* run);
 /* Block sources[i] to targets[ends[i - 1]] .. targets[ends[i] - 1], ends[-1] being 0. Host only. See
  * kvs_copy_blocks. */
 KVS_API int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int64_t* ends, size_t source_count,
-                               const int64_t* targets, size_t target_count, const kvs_run* run);
+                               const int64_t* targets, size_t target_count, const kvs_where* run);
 /* Block pairs[i][0] of `from` to block pairs[i][1] of `to`: one layout in two memories, for instance the device's and
  * the host's, in few large copies if blocks are contiguous. May be captured in a CUDA graph. `pairs` in host memory is
  * read before the call returns, page-locked or not. With KVS_CUDA, `pairs` may be device memory: then a kernel copies,
  * and host memory must be page-locked. */
 KVS_API int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*pairs)[2], size_t count,
-                            const kvs_run* run);
+                            const kvs_where* run);
 
 /* --- checksums: name-bound XXH3-64 for each 64 KiB stripe of a block --- */
 
@@ -289,18 +290,18 @@ KVS_API int kvs_checksum_seed(const char* record, const kvs_hash* hash, uint64_t
  * that match their names; the cache is unchanged from the first mismatch on. Host only. */
 KVS_API int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
                                  const uint64_t* seeds, size_t block_count, const uint64_t* sums, size_t sum_count,
-                                 const kvs_operation* operation, const kvs_run* run, size_t* verified);
+                                 const kvs_operation* operation, const kvs_where* run, size_t* verified);
 /* Gathers block_count blocks and computes their checksums. With KVS_CUDA, seeds and sums are in device memory. */
 KVS_API int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, const kvs_rows* rows,
                                       const uint64_t* seeds, size_t block_count, uint64_t* sums, size_t sum_count,
-                                      const kvs_operation* operation, const kvs_run* run);
+                                      const kvs_operation* operation, const kvs_where* run);
 
 /* kvs_scatter_verified enqueued on a device, with KVS_CUDA only: seeds, sums and verdicts (block_count) are in device
  * memory. verdicts[i] becomes 0, or 1 for a block that does not match its name: its rows alone are left out. */
 KVS_API int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
                                          const uint64_t* seeds, size_t block_count, const uint64_t* sums,
                                          size_t sum_count, uint32_t* verdicts, const kvs_operation* operation,
-                                         const kvs_run* run);
+                                         const kvs_where* run);
 
 /* --- between the host and a device, in few large copies --- */
 
@@ -387,7 +388,7 @@ KVS_API int kvs_plan_keep_rows32(int mode, int64_t head_count, const int32_t* se
                                  kvs_keep_row* rows, size_t capacity, size_t* count);
 /* Writes the rows of `source` to a head-folded `cache`: K, V and the log count. */
 KVS_API int kvs_scatter_kept(const kvs_cache* cache, const kvs_keep_row* rows, size_t row_count,
-                             const kvs_cache* source, const kvs_run* run);
+                             const kvs_cache* source, const kvs_where* run);
 
 #ifdef __cplusplus
 }

@@ -8,7 +8,7 @@
 namespace kv {
 
 Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks blocks, LoadOptions options,
-                       CallControl control, const std::function<void(const MatchResult&)>* on_match) {
+                       const std::function<void(const MatchResult&)>* on_match) {
   KV_ASSERT(blocks.size() == hashes.size());
   const auto until = std::chrono::steady_clock::now() + options.deadline;
   MatchOptions wanted{};
@@ -16,7 +16,7 @@ Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks 
   wanted.lease = true;  // found blocks stay until the get, and are not searched twice
   wanted.prefetch = !options.memory_only;
   wanted.reuse = options.reuse;
-  wanted.control = control;
+  wanted.control = options.control;
   const auto match = co_await client.match(space, hashes, wanted);
   if (!match) co_return match.error();
   const Lease lease = match->lease;
@@ -27,7 +27,7 @@ Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks 
   result.match.lease = Lease{};  // used up here
   result.get.why = match->why;
   if (on_match != nullptr) (*on_match)(result.match);
-  if (control.is_cancelled()) result.get.why = Errc::kCancelled;
+  if (options.control.is_cancelled()) result.get.why = Errc::kCancelled;
   if (result.get.why == Errc::kCancelled || found < std::max<std::size_t>(options.block_count_min, 1)) {
     client.release(lease);
     co_return result;
@@ -44,7 +44,7 @@ Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks 
     const std::size_t per_block = options.checksums.size() / hashes.size();
     options_of_get.checksums = options.checksums.first(found * per_block);
   }
-  options_of_get.control = control;
+  options_of_get.control = options.control;
   const auto got = co_await client.get(space, hashes.first(found), blocks.first(found), options_of_get);
   if (!got) {
     client.release(lease);  // it was refused before it took the lease

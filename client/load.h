@@ -4,18 +4,29 @@
 #include <functional>
 
 #include "client/client.h"
-#include "client/completion_queue.h"
 
 namespace kv {
+
+struct LoadOptions {
+  std::chrono::microseconds deadline;  ///< For both. No default: choose.
+  /// With fewer matched blocks the get is skipped, since recomputing is cheaper. At least 1.
+  std::size_t block_count_min = 1;
+  std::span<const std::uint64_t> segment_ends = {};  ///< As in GetOptions.
+  SegmentCallback on_segment = {};                   ///< As in GetOptions.
+  bool memory_only = false;                          ///< As in GetOptions.
+  std::span<std::uint64_t> checksums = {};           ///< As in GetOptions.
+  ReuseHint reuse = ReuseHint::kNone;                ///< As in MatchOptions.
+  CallControl control = {};
+};
+static_assert(std::is_trivially_destructible_v<LoadOptions>);
 
 struct LoadResult {
   MatchResult match;
   GetResult get;  ///< Empty if too little was found.
 };
 
-/// As CompletionQueue::submit_load, except for `tell_match`: calls `on_match`, if there is one, between the two calls.
-/// The arguments must live until it has ended.
+/// Calls `on_match`, if there is one, between the two calls. The arguments must live until it has ended.
 Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks blocks, LoadOptions options,
-                       CallControl control, const std::function<void(const MatchResult&)>* on_match = nullptr);
+                       const std::function<void(const MatchResult&)>* on_match = nullptr);
 
 }  // namespace kv

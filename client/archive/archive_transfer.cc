@@ -31,20 +31,20 @@ std::size_t batch_blocks(const NamespaceRecord& record) {
 }
 
 /// Waits until a node has opened it; if all refuse, reports a refusal.
-Result<Space, Failure> open_space(ClientThread& client, const NamespaceRecord& record,
+Result<Space, Failure> open_space(BlockingClient& client, const NamespaceRecord& record,
                                   std::chrono::microseconds deadline) {
-  const auto space = client.call<Space>([&](Client&) { return client.open(record, std::chrono::microseconds(0), {}); });
-  if (!space) return call_failure("cannot open the namespace", space.error());
-  const auto opened = client.call<void>([&](Client& each) { return each.wait_open(*space, deadline); });
+  const Completion space = client.run({.verb = Verb::kOpen, .record = &record});
+  if (space.error) return call_failure("cannot open the namespace", space.error);
+  const auto opened = client.with([&](Client& each) { return each.wait_open(space.space, deadline); });
   if (!opened) return call_failure("cannot open the namespace", opened.error());
-  return *space;
+  return space.space;
 }
 
 /// How many leading blocks are held, in memory or on disk.
-Result<std::size_t, Failure> count_there(ClientThread& client, Space space, Hashes hashes,
+Result<std::size_t, Failure> count_there(BlockingClient& client, Space space, Hashes hashes,
                                          std::chrono::microseconds deadline) {
   const MatchOptions options{.deadline = deadline};
-  const auto found = client.call<MatchResult>([&](Client& each) { return each.match(space, hashes, options); });
+  const auto found = client.with([&](Client& each) { return each.match(space, hashes, options); });
   if (!found) return call_failure("cannot look for its blocks", found.error());
   if (found->why && found->block_count < hashes.size()) return call_failure("cannot look for its blocks", found->why);
   return found->block_count;
@@ -56,7 +56,7 @@ Failure none_there(std::size_t count, std::size_t wanted) {
 }
 
 /// Blocks from the nodes into the file, batch by batch.
-Result<void, Failure> write_blocks(ClientThread& client, Space space, const ArchiveHead& head, NewArchiveFile& file,
+Result<void, Failure> write_blocks(BlockingClient& client, Space space, const ArchiveHead& head, NewArchiveFile& file,
                                    ArchiveDigest& digest, const ContextExportOptions& options) {
   const std::size_t count = head.hashes.size(), block_bytes = head.record.block_bytes(), stripes = head.stripes();
   const std::size_t batch = std::min(count, batch_blocks(head.record));
@@ -75,7 +75,7 @@ Result<void, Failure> write_blocks(ClientThread& client, Space space, const Arch
     constexpr int kTries = 4;
     Result<GetResult> got = GetResult{};
     for (int tries = 0; tries < kTries && got && !got->why && got->block_count < end; ++tries) {
-      got = client.call<GetResult>([&](Client& each) {
+      got = client.with([&](Client& each) {
         return each.get(space, std::span(head.hashes).first(end), std::span(blocks).first(end), asked);
       });
     }
@@ -102,7 +102,7 @@ Result<void, Failure> write_blocks(ClientThread& client, Space space, const Arch
 }
 
 /// Blocks from the file to the nodes, batch by batch. Returns the number of new ones.
-Result<std::size_t, Failure> put_blocks(ClientThread& client, Space space, const CheckedArchive& archive,
+Result<std::size_t, Failure> put_blocks(BlockingClient& client, Space space, const CheckedArchive& archive,
                                         OldArchiveFile& file, const ContextImportOptions& options) {
   const ArchiveHead& head = archive.head;
   const std::size_t count = head.hashes.size(), block_bytes = head.record.block_bytes(), stripes = head.stripes();
@@ -130,7 +130,7 @@ Result<std::size_t, Failure> put_blocks(ClientThread& client, Space space, const
     for (std::size_t i = 0; i < first; ++i) blocks[i] = std::span(memory).first(block_bytes);
     PutOptions asked{.deadline = options.deadline};
     asked.checksums = std::span(archive.checksums).first(end * stripes);
-    const auto put = client.call<PutResult>([&](Client& each) {
+    const auto put = client.with([&](Client& each) {
       return each.put(space, std::span(head.hashes).first(end), std::span(blocks).first(end), asked);
     });
     if (!put) return call_failure("cannot put its blocks", put.error());
@@ -152,7 +152,7 @@ Failure in_file(const std::string& file, const Failure& failure) {
 
 }  // namespace
 
-Result<ArchivedContext, Failure> export_context(ClientThread& client, std::string_view name, const std::string& file,
+Result<ArchivedContext, Failure> export_context(BlockingClient& client, std::string_view name, const std::string& file,
                                                 const ContextExportOptions& options) {
   const std::string called = "context '" + std::string(name) + "'";
   // Checked before any node is asked.
@@ -160,8 +160,7 @@ Result<ArchivedContext, Failure> export_context(ClientThread& client, std::strin
   if (!key) return key.error();
   auto made = NewArchiveFile::create(file, options.replaces);
   if (!made) return made.error();
-  const auto told =
-      client.call<ContextContent>([&](Client& each) { return each.tell_context(name, options.deadline); });
+  const auto told = client.with([&](Client& each) { return each.tell_context(name, options.deadline); });
   if (!told) {
     if (told.error() == Errc::kMismatch)
       return Failure(told.error(), called + ": nodes have different things under that name, or it has just changed");
@@ -222,7 +221,7 @@ Result<ArchivedContext, Failure> export_context(ClientThread& client, std::strin
   return archived;
 }
 
-Result<ArchivedContext, Failure> import_context(ClientThread& client, const std::string& file,
+Result<ArchivedContext, Failure> import_context(BlockingClient& client, const std::string& file,
                                                 const ContextImportOptions& options) {
   const auto key = ArchiveKey::configured(options.key_file);
   if (!key) return key.error();
@@ -246,8 +245,7 @@ Result<ArchivedContext, Failure> import_context(ClientThread& client, const std:
                              .life = options.life.value_or(as_before),
                              .tags = head.tags,
                              .priority = options.priority.value_or(head.priority)};
-  const auto created =
-      client.call<NamedContext>([&](Client& each) { return each.create_context(*space, head.hashes, asked); });
+  const auto created = client.with([&](Client& each) { return each.create_context(*space, head.hashes, asked); });
   if (!created)
     return call_failure("its blocks are stored, and the context '" + name + "' cannot be created", created.error());
   ArchivedContext archived;

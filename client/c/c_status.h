@@ -32,18 +32,27 @@ struct Refused {
 /// since they may fail often.
 [[noreturn]] void refuse(int status, const std::string& text);
 
+/// Allowed sizes of a caller's struct. Above 64 KiB it is no struct but something misplaced.
+inline void check_struct_size(const char* field, std::size_t size, std::size_t least) {
+  if (size >= least && size <= 65536) return;
+  refuse(KVS_BAD_REQUEST,
+         std::string(field) + ": " + std::to_string(size) + ", allowed are " + std::to_string(least) + " to 65536");
+}
+
 /// Reads a caller's struct, which may be older or newer: missing members are zero, and unknown ones must be zero.
 template <class T>
-T read_struct(const T* from) {
-  if (from == nullptr) refuse(KVS_BAD_REQUEST, "a struct pointer is NULL");
+T read_struct(const T* from, const char* name = "a struct pointer") {
+  if (from == nullptr) refuse(KVS_BAD_REQUEST, std::string(name) + " is NULL");
   const std::size_t size = from->struct_size;
-  if (size < sizeof(std::size_t) || size > 65536) refuse(KVS_BAD_REQUEST, "struct_size is not set");
+  check_struct_size("struct_size", size, sizeof(std::size_t));
   T to;
   std::memset(static_cast<void*>(&to), 0, sizeof to);
   std::memcpy(static_cast<void*>(&to), from, std::min(size, sizeof to));
   const char* const bytes = reinterpret_cast<const char*>(from);
   for (std::size_t i = sizeof to; i < size; ++i) {
-    if (bytes[i] != 0) refuse(KVS_UNSUPPORTED, "a field is set that this version of libkvstore does not know");
+    if (bytes[i] == 0) continue;
+    refuse(KVS_UNSUPPORTED, "struct_size: " + std::to_string(size) + ", and byte " + std::to_string(i) +
+                                " is set; this version of libkvstore knows " + std::to_string(sizeof to));
   }
   return to;
 }
@@ -53,13 +62,13 @@ template <class T>
 int write_struct(T value, T* to) {
   if (to == nullptr) refuse(KVS_BAD_REQUEST, "a result pointer is NULL");
   const std::size_t size = to->struct_size;
-  if (size < sizeof(std::size_t) || size > 65536) refuse(KVS_BAD_REQUEST, "struct_size is not set");
+  check_struct_size("struct_size", size, sizeof(std::size_t));
   value.struct_size = size;
   std::memcpy(static_cast<void*>(to), &value, std::min(size, sizeof value));
   return KVS_OK;
 }
 
-/// Writes text and a zero byte, as in kvs_stats().
+/// Writes text and a zero byte, as in kvs_metrics_text().
 int write_text(const std::string& text, char* to, std::size_t capacity, std::size_t* length);
 
 /// A record from its canonical text, or from its lines in any order.

@@ -111,7 +111,7 @@ int read_device_number(const CudaModule& cuda, const char* field, int number) {
 
 bool has_cuda() { return bool(found_module()); }
 
-Run::Run(const kvs_run* given, std::initializer_list<const kvs_cache*> caches) {
+Run::Run(const kvs_where* given, std::initializer_list<const kvs_cache*> caches) {
   if (given == nullptr) return;
   const auto from = read_struct(given);
   if (from.device == KVS_HOST && from.device_number == 0) return;
@@ -126,7 +126,7 @@ Run::Run(const kvs_run* given, std::initializer_list<const kvs_cache*> caches) {
   if (from.device_number != 0) use_device(from.device_number, this, caches);
 }
 Run Run::on_cuda() {
-  kvs_run given = KVS_RUN_INIT;
+  kvs_where given = KVS_WHERE_INIT;
   given.device = KVS_CUDA;
   return Run(&given);
 }

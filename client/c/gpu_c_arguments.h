@@ -29,7 +29,7 @@ int gpu_call(Body body) noexcept {
 /// Where a call runs. The caller's device, if named, is the thread's current one during this object's life.
 struct Run {
   /// `caches`: the call's, which must lie on the device that the caller names, if any.
-  explicit Run(const kvs_run* given, std::initializer_list<const kvs_cache*> caches = {});
+  explicit Run(const kvs_where* given, std::initializer_list<const kvs_cache*> caches = {});
   static Run on_cuda();  ///< For calls without other arguments.
 
   std::shared_ptr<const CudaModule> cuda;  ///< Null: on the host.

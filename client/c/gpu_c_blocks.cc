@@ -30,7 +30,7 @@ struct BlockCall {
 };
 BlockCall read_block_call(bool is_scatter, const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
                           const void* seeds, std::size_t block_count, const void* sums, std::size_t sum_count,
-                          const kvs_operation* operation, const kvs_run* run) {
+                          const kvs_operation* operation, const kvs_where* run) {
   if (cache == nullptr || blocks == nullptr || rows == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
   if (block_count > 0 && (seeds == nullptr || sums == nullptr)) refuse(KVS_BAD_REQUEST, "seeds or sums is NULL");
   const Layout& layout = blocks->bound.layout;
@@ -67,7 +67,7 @@ int kvs_checksum_seed(const char* record, const kvs_hash* hash, uint64_t* seed) 
 
 int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks, const uint64_t* seeds,
                          size_t block_count, const uint64_t* sums, size_t sum_count, const kvs_operation* operation,
-                         const kvs_run* run, size_t* verified) {
+                         const kvs_where* run, size_t* verified) {
   return gpu_call([&]() -> int {
     if (verified == nullptr) return fail(KVS_BAD_REQUEST, "verified is NULL");
     const BlockCall call =
@@ -85,7 +85,7 @@ int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs
 
 int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, const kvs_rows* rows,
                               const uint64_t* seeds, size_t block_count, uint64_t* sums, size_t sum_count,
-                              const kvs_operation* operation, const kvs_run* run) {
+                              const kvs_operation* operation, const kvs_where* run) {
   return gpu_call([&]() -> int {
     const BlockCall call =
         read_block_call(false, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run);
@@ -105,7 +105,7 @@ int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, c
 
 int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
                                  const uint64_t* seeds, size_t block_count, const uint64_t* sums, size_t sum_count,
-                                 uint32_t* verdicts, const kvs_operation* operation, const kvs_run* run) {
+                                 uint32_t* verdicts, const kvs_operation* operation, const kvs_where* run) {
   return gpu_call([&]() -> int {
     if (verdicts == nullptr && block_count > 0) return fail(KVS_BAD_REQUEST, "verdicts is NULL");
     const BlockCall call =
@@ -186,7 +186,7 @@ int kvs_plan_keep_rows32(int mode, int64_t head_count, const int32_t* seq_lens, 
 }
 
 int kvs_scatter_kept(const kvs_cache* cache, const kvs_keep_row* rows, size_t row_count, const kvs_cache* source,
-                     const kvs_run* where) {
+                     const kvs_where* where) {
   return gpu_call([&]() -> int {
     if (cache == nullptr || source == nullptr || (rows == nullptr && row_count > 0)) {
       return fail(KVS_BAD_REQUEST, "a pointer is NULL");

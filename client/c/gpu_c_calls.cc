@@ -25,7 +25,7 @@ int run_permute(const kvs_cache& to, const Rows& to_rows, const kvs_cache& from,
 
 /// Rows `to_rows` and `from_rows`; null means a range from 0.
 int permute_rows(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* from, const kvs_rows* from_rows,
-                 std::int64_t row_count, const kvs_operation* given, const kvs_run* where) {
+                 std::int64_t row_count, const kvs_operation* given, const kvs_where* where) {
   if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a cache is NULL");
   if (row_count < 0) refuse_value("row_count", row_count, "0 or more");
   const kvs_rows range = KVS_ROWS_INIT;
@@ -114,7 +114,7 @@ using namespace kv;
 
 int kvs_device_check(int device) {
   return gpu_call([&] {
-    kvs_run run = KVS_RUN_INIT;
+    kvs_where run = KVS_WHERE_INIT;
     run.device = device;
     const Run found(&run);
   });
@@ -128,7 +128,7 @@ int kvs_device_count(int* count) {
   });
 }
 
-int kvs_warm_up(const kvs_run* where) {
+int kvs_warm_up(const kvs_where* where) {
   return gpu_call([&]() -> int {
     const Run run(where);
     // Succeeds on the host too, which has nothing to load, so that callers need not distinguish.
@@ -137,7 +137,7 @@ int kvs_warm_up(const kvs_run* where) {
   });
 }
 
-int kvs_synchronise(const kvs_run* where) {
+int kvs_synchronise(const kvs_where* where) {
   return gpu_call([&]() -> int {
     const Run run(where);
     if (!run.cuda) return KVS_OK;
@@ -321,7 +321,7 @@ int kvs_append_positions(const int32_t* append_indptr, size_t request_count, con
 }
 
 int kvs_permute(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* from, const kvs_rows* from_rows,
-                int64_t row_count, const kvs_operation* operation, const kvs_run* run) {
+                int64_t row_count, const kvs_operation* operation, const kvs_where* run) {
   return gpu_call([&]() -> int {
     if (to_rows == nullptr || from_rows == nullptr) return fail(KVS_BAD_REQUEST, "rows is NULL");
     return permute_rows(to, to_rows, from, from_rows, row_count, operation, run);
@@ -329,7 +329,7 @@ int kvs_permute(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* f
 }
 
 int kvs_scatter(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* source, int64_t row_count,
-                const kvs_operation* operation, const kvs_run* run) {
+                const kvs_operation* operation, const kvs_where* run) {
   return gpu_call([&]() -> int {
     if (rows == nullptr) return fail(KVS_BAD_REQUEST, "rows is NULL");
     return permute_rows(cache, rows, source, nullptr, row_count, operation, run);
@@ -337,7 +337,7 @@ int kvs_scatter(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* s
 }
 
 int kvs_gather(const kvs_cache* target, const kvs_cache* cache, const kvs_rows* rows, int64_t row_count,
-               const kvs_operation* operation, const kvs_run* run) {
+               const kvs_operation* operation, const kvs_where* run) {
   return gpu_call([&]() -> int {
     if (rows == nullptr) return fail(KVS_BAD_REQUEST, "rows is NULL");
     return permute_rows(target, nullptr, cache, rows, row_count, operation, run);
@@ -345,7 +345,7 @@ int kvs_gather(const kvs_cache* target, const kvs_cache* cache, const kvs_rows* 
 }
 
 int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kvs_cache* from, const int64_t* from_blocks,
-                 size_t count, const kvs_operation* operation, const kvs_run* where) {
+                 size_t count, const kvs_operation* operation, const kvs_where* where) {
   return gpu_call([&]() -> int {
     if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a cache is NULL");
     const Run run(where, {to, from});
@@ -353,7 +353,7 @@ int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kvs_cache*
   });
 }
 
-int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t count, const kvs_run* where) {
+int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t count, const kvs_where* where) {
   return gpu_call([&]() -> int {
     if (cache == nullptr || (pairs == nullptr && count > 0)) return fail(KVS_BAD_REQUEST, "cache or pairs is NULL");
     const Run run(where, {cache});
@@ -370,7 +370,7 @@ int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t co
 }
 
 int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int64_t* ends, size_t source_count,
-                       const int64_t* targets, size_t target_count, const kvs_run* where) {
+                       const int64_t* targets, size_t target_count, const kvs_where* where) {
   return gpu_call([&]() -> int {
     if (cache == nullptr || (source_count > 0 && (sources == nullptr || ends == nullptr)) ||
         (targets == nullptr && target_count > 0)) {
@@ -386,7 +386,7 @@ int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int
 }
 
 int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*pairs)[2], size_t count,
-                    const kvs_run* where) {
+                    const kvs_where* where) {
   return gpu_call([&]() -> int {
     if (to == nullptr || from == nullptr || (pairs == nullptr && count > 0)) {
       return fail(KVS_BAD_REQUEST, "a cache or pairs is NULL");

@@ -1,4 +1,4 @@
-// client/c/stats_json.h: the JSON documents of kvs_stats(), kvs_why() and kvs_context_...().
+// client/c/stats_json.h: the answers in words of kvs_run and kvs_submit: JSON documents.
 #pragma once
 
 #include <string>

@@ -1,45 +1,26 @@
-// Looks a prompt up and stores missing blocks, in C++.
-//   first_hit_cxx [ENDPOINT]      default: the socket of the packaged service
+// Looks a prompt up and stores missing blocks, in C++: first_hit_cxx [ENDPOINT] (the packaged service's).
 #include <kvstore/client/blocking_client.h>
 
-#include <chrono>
-#include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <span>
-#include <string>
-#include <vector>
 
 using namespace std::chrono_literals;
 
 int main(int argc, char** argv) {
-  constexpr std::size_t kTokens = 16, kBytes = 65536;
-  kv::ClientConfig config;
-  config.nodes = {{.endpoint = argc > 1 ? argv[1] : "unix:///run/kvstore/kvstore.sock"}};
-  kv::BlockingClient client(config);
-
+  kv::BlockingClient client({.nodes = {{.endpoint = argc > 1 ? argv[1] : "unix:///run/kvstore/kvstore.sock"}}});
   // Everything that shapes a block's bytes besides its tokens. Only equal records share blocks.
-  const auto record = kv::NamespaceRecord::from_fields(
-      {{"model", "example-c++"}, {"block_size", std::to_string(kTokens)}, {"block_bytes", std::to_string(kBytes)}});
-  if (!record) return 1;
-  const auto space = client.open(*record, 1s);
-  if (!space) return std::fprintf(stderr, "open: %s\n", space.error().message().c_str()), 1;
-
-  const std::vector<std::uint32_t> prompt(4 * kTokens);
-  const auto hashes = kv::hash_chain(record->digest(), prompt, kTokens);
-  const auto memory = client.allocate(hashes.size() * kBytes);  // lent: a node on this host copies straight into it
-  if (!memory) return std::fprintf(stderr, "allocate: %s\n", memory.error().message().c_str()), 1;
-  std::vector<std::span<std::byte>> blocks;
-  for (std::size_t i = 0; i < hashes.size(); ++i) blocks.push_back(memory->subspan(i * kBytes, kBytes));
-
-  const auto got = client.get(*space, hashes, blocks, {.deadline = 1s});
-  if (!got) return std::fprintf(stderr, "get: %s\n", got.error().message().c_str()), 1;
-  std::printf("%zu of %zu blocks were cached", got->block_count, hashes.size());
-  if (got->why) std::printf(" (%s)", got->why.message().c_str());  // not asked, or not in time: compute all blocks
-
-  for (std::size_t i = got->block_count; i < blocks.size(); ++i) std::memset(blocks[i].data(), 'k', kBytes);
-  const std::vector<std::span<const std::byte>> computed(blocks.begin(), blocks.end());
-  const auto put = client.put(*space, hashes, computed, {.deadline = 1s});
-  if (!put) return std::fprintf(stderr, "put: %s\n", put.error().message().c_str()), 1;
-  std::printf(", %zu stored\n", put->stored);
+  const auto record = kv::NamespaceRecord::parse("block_bytes=65536\nblock_size=16\nmodel=example-c++\n").value();
+  const kv::Space space = client.run({.verb = kv::Verb::kOpen, .deadline = 1s, .record = &record}).space;
+  const auto hashes = kv::hash_chain(record.digest(), std::vector<std::uint32_t>(4 * 16), 16);
+  const std::span<std::byte> memory =
+      client.allocate(4 * 65536).value();  // a node on this host copies straight into it
+  std::vector<std::span<std::byte>> to;
+  for (std::size_t i = 0; i < 4; ++i) to.push_back(memory.subspan(i * 65536, 65536));
+  const auto got = client.run({.verb = kv::Verb::kGet, .space = space, .hashes = hashes, .to = to, .deadline = 1s});
+  std::printf("%zu of 4 blocks were cached", got.get.block_count);
+  if (got.get.why) std::printf(" (%s)", got.get.why.message().c_str());  // not asked, or not in time: compute all
+  // Prefill would compute the missing blocks here.
+  const std::vector<std::span<const std::byte>> from(to.begin(), to.end());
+  const auto put = client.run({.verb = kv::Verb::kPut, .space = space, .hashes = hashes, .from = from, .deadline = 1s});
+  std::printf(", %zu stored\n", put.put.stored);
+  return put.error ? std::fprintf(stderr, "%s\n", put.error.message().c_str()), 1 : 0;
 }

@@ -5,17 +5,24 @@
 #include <boost/intrusive/list_hook.hpp>
 #include <cstdint>
 #include <optional>
-#include <span>
+#include <semaphore>
 #include <vector>
 
 #include "base/clock.h"
-#include "client/client.h"
-#include "client/completion_queue.h"
 #include "client/queue/argument_store.h"
+#include "client/request.h"
 
 namespace kv {
 
 class Completions;
+
+/// A thread that waits for the end of its call.
+struct CallWaiter {
+  Completion end;
+  bool is_in_charge = false;  ///< The waiting thread itself ends the call, so nobody wakes it.
+  bool has_ended = false;     ///< For a thread in charge.
+  std::binary_semaphore done{0};
+};
 
 /// A place for a call in flight. Its parts belong to one side at a time, and each hand-over is a release by one side
 /// and an acquire by the other:
@@ -32,26 +39,12 @@ struct CallSlot {
   std::size_t bytes = 0;             ///< Counted against bytes_max.
 
   // The call. Written by the submitter, then the I/O thread's.
-  std::uint64_t tag = 0;
-  Verb verb{};
-  Space space{};
+  Request request;
   TimePoint until{};
-  ArgumentStore arguments;
-  Hashes hashes;
-  TargetBlocks to;
-  SourceBlocks from;
-  MatchOptions match{};
-  GetOptions get{};
-  PutOptions put{};
-  SetMatchOptions match_set{};
-  SetGetOptions get_set{};
-  SetPutOptions put_set{};
-  SetLists lists{};
-  LoadOptions load{};
-  Lease lease{};
-  std::span<std::byte> memory;
+  ArgumentStore arguments;  ///< What `request` borrows, as are the next two.
   std::optional<NamespaceRecord> record;
-  CompletionQueue::Work work;
+  Work work;
+  CallWaiter* waiter = nullptr;  ///< Null: the end goes to Completions.
   CallSlot* next_submitted = nullptr;
 
   // A wish to cancel, from any thread.

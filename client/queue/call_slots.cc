@@ -12,13 +12,13 @@ constexpr unsigned kIndexBits = 16;      // Of a CallId; the rest counts the use
 
 }  // namespace
 
-CallSlots::CallSlots(std::size_t calls_max, std::size_t bytes_max)
+CallSlots::CallSlots(std::size_t calls_max, std::size_t bytes_max, bool copies)
     : size_(calls_max), bytes_max_(bytes_max), slots_(std::make_unique<CallSlot[]>(calls_max)), free_(0) {
   KV_ASSERT(size_ > 0 && size_ <= std::size_t{1} << kIndexBits);
   for (std::size_t i = 0; i < size_; ++i) {
     slots_[i].index = static_cast<std::uint32_t>(i);
     slots_[i].next_free = i + 1 < size_ ? static_cast<std::uint32_t>(i + 1) : kNone;
-    if (i < kWarmSlots && !slots_[i].arguments.warm_up()) throw std::bad_alloc();
+    if (copies && i < kWarmSlots && !slots_[i].arguments.warm_up()) throw std::bad_alloc();
   }
 }
 

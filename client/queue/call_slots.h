@@ -17,7 +17,8 @@ namespace kv {
 /// Thread safety: any, without a lock.
 class CallSlots {
  public:
-  CallSlots(std::size_t calls_max, std::size_t bytes_max);
+  /// `copies`: slots get memory for copies of arguments now, so that the first calls need not wait for that.
+  CallSlots(std::size_t calls_max, std::size_t bytes_max, bool copies);
 
   /// A free slot, counted with `bytes`. Errors: kBusy; kTooLarge if the bytes alone are over the bound.
   Result<CallSlot*> take(std::size_t bytes);

@@ -36,8 +36,8 @@ void Completions::tell_end(CallSlot& slot) {
   const std::lock_guard lock(mutex_);
   KV_ASSERT(!slot.has_ended && unended_ > 0);
   slot.end.call = CallId{slot.id.load(std::memory_order_relaxed)};
-  slot.end.tag = slot.tag;
-  slot.end.verb = slot.verb;
+  slot.end.tag = slot.request.tag;
+  slot.end.verb = slot.request.verb;
   slot.has_ended = true;
   unended_.fetch_sub(1, std::memory_order_relaxed);
   add(slot);
@@ -126,8 +126,8 @@ void Completions::take_next(Completion& into) {
   --count_;
   into = {};
   into.call = CallId{slot.id.load(std::memory_order_relaxed)};
-  into.tag = slot.tag;
-  into.verb = slot.verb;
+  into.tag = slot.request.tag;
+  into.verb = slot.request.verb;
   if (slot.matched) {
     into.kind = Completion::Kind::kMatched;
     into.match = *std::exchange(slot.matched, std::nullopt);

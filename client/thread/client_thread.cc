@@ -1,9 +1,13 @@
 #include "client/thread/client_thread.h"
 
-#include <algorithm>
-#include <cstdio>
+#include <poll.h>
 
-#include "base/busy_poll.h"
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cstdio>
+#include <utility>
+
+#include "base/assert.h"
 
 namespace kv {
 namespace {
@@ -11,6 +15,10 @@ namespace {
 // A sleeping thread takes 5 to 10 us to wake, and then has to submit. With other calls in progress more ends follow
 // soon, and most of the time goes to those: p99 of a submit with 64 large gets in flight fell from 17 to 6 us.
 constexpr std::chrono::microseconds kLinger{20}, kLingerBusy{200};
+
+/// See ClientThread, 3. Longer, and a connection's end is noticed later; shorter, and more calls find the I/O thread in
+/// charge, which takes a wake-up more.
+constexpr std::chrono::milliseconds kParkTime{10};
 
 /// One step of a spin. The answering thread may be on the same core, and must get to run.
 inline void give_way() { std::this_thread::yield(); }
@@ -21,21 +29,28 @@ SpaceSizes::~SpaceSizes() {
   for (const auto& chunk : chunks_) delete chunk.load(std::memory_order_relaxed);
 }
 
-void SpaceSizes::note(Space space, std::size_t block_bytes) {
+void SpaceSizes::note(Space space, SpaceSize size) {
   const auto index = static_cast<std::size_t>(space);
-  KV_ASSERT(index < kSpacesMax && block_bytes > 0);
+  KV_ASSERT(index < kSpacesMax && size.block_bytes > 0);
   auto& chunk = chunks_[index / kChunk];
   // Written only on the I/O thread, read on any: plain stores are enough. Readers see only zeroed chunks.
   if (chunk.load(std::memory_order_relaxed) == nullptr) chunk.store(new Chunk{}, std::memory_order_release);
-  (*chunk.load(std::memory_order_relaxed))[index % kChunk].store(block_bytes, std::memory_order_release);
+  Entry& entry = (*chunk.load(std::memory_order_relaxed))[index % kChunk];
+  entry.block_size.store(size.block_size, std::memory_order_relaxed);
+  entry.block_bytes.store(size.block_bytes, std::memory_order_release);
 }
 
-std::size_t SpaceSizes::find(Space space) const {
+SpaceSize SpaceSizes::find(Space space) const {
   const auto index = static_cast<std::size_t>(space);
-  if (index >= kSpacesMax) return 0;
+  if (index >= kSpacesMax) return {};
   const Chunk* const chunk = chunks_[index / kChunk].load(std::memory_order_acquire);
-  return chunk == nullptr ? 0 : (*chunk)[index % kChunk].load(std::memory_order_acquire);
+  if (chunk == nullptr) return {};
+  const Entry& entry = (*chunk)[index % kChunk];
+  const std::size_t bytes = entry.block_bytes.load(std::memory_order_acquire);
+  return {.block_bytes = bytes, .block_size = entry.block_size.load(std::memory_order_relaxed)};
 }
+
+thread_local const ClientThread* ClientThread::current_ = nullptr;
 
 ClientThread::ClientThread(ClientConfig config, std::chrono::microseconds busy_poll, Network& network)
     : busy_poll_(busy_poll),
@@ -47,10 +62,12 @@ ClientThread::~ClientThread() {
   KV_ASSERT(!is_forked() && !is_current());
   // On its own thread, the only one that may use the client.
   asio::post(*io_, [this] { close(); });
+  waker_->wake();
   thread_.join();      // the coroutines of closed sessions run to their end
-  if (is_disabled_) {  // 2: the remaining state cannot be trusted to destroy itself
+  if (is_disabled_) {  // 4: the remaining state cannot be trusted to destroy itself
     never_destroy(std::move(client_));
     never_destroy(std::move(watched_));
+    never_destroy(std::move(poll_));
     never_destroy(std::move(io_));
   }
 }
@@ -59,6 +76,7 @@ void ClientThread::abandon() {
   KV_ASSERT(!is_forked() && !is_current());
   // Without closing or notifications: pending handlers stay where they are, and their memory with them.
   io_->stop();
+  waker_->wake();
   thread_.join();
 }
 
@@ -88,22 +106,27 @@ void ClientThread::guest_closed() {
 void ClientThread::run() {
   // An error leaves it on the caller's processors: slower, but serving.
   if (!numa_place_.choice.processors.empty()) static_cast<void>(keep_to_processors(numa_place_.choice.processors));
+  current_ = this;
+  poll_ = std::make_unique<BusyPoll>(*io_, busy_poll_);
   try {
     run_until_stopped();
-    return;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "kvstore: client disabled: %s\n", e.what());
+    fail(e.what());
   } catch (...) {
-    std::fprintf(stderr, "kvstore: client disabled\n");
+    fail("unknown exception");
   }
-  // Guests are notified once more, but not served: this thread runs no more handlers.
+  if (!has_failed_) poll_.reset();
+}
+
+void ClientThread::fail(const char* why) {
+  std::fprintf(stderr, "kvstore: client disabled: %s\n", why);
+  has_failed_ = true;
+  // Guests are notified once more, but not served.
   served_.clear();
   std::vector<std::shared_ptr<Guest>> guests;
   {
     const std::lock_guard lock(mutex_);
     is_disabled_ = true;
-    for (Waiting* each : waiting_) each->fail();
-    waiting_.clear();
     guests.swap(guests_);
   }
   for (const auto& guest : guests) guest->client_disabled();
@@ -111,31 +134,106 @@ void ClientThread::run() {
 
 void ClientThread::run_until_stopped() {
   const bool spins = busy_poll_.count() > 0;
-  BusyPoll poll(*io_, busy_poll_);
   TimePoint idle_since = std::chrono::steady_clock::now();
-  while (!io_->stopped()) {
+  while (!io_->stopped() && !has_failed_) {
     if (served_.empty() && !spins) {
       io_->run_one();
       continue;
     }
     // One handler, though more may be ready: during a long transfer there is always another, and guests would wait.
-    const bool has_run = poll.poll_one();
+    const bool has_run = poll_->poll_one();
     if (serve_guests() || has_run) {
       if (spins) idle_since = std::chrono::steady_clock::now();
+    } else if (std::exchange(may_park_, false) && !is_running()) {
+      park();
     } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {
       give_way();
     } else if (awake_until_ != TimePoint{} && std::chrono::steady_clock::now() < awake_until_) {
       give_way();
     } else {
       awake_until_ = {};
-      poll.rest();
-      // Before the check for guests' work: a submitter in between sees a sleeper and wakes it.
-      waker_->fall_asleep();
-      if (std::ranges::none_of(served_, [](const Guest* guest) { return guest->has_work(); })) io_->run_one();
-      waker_->awake();
+      run_one();
       if (spins) idle_since = std::chrono::steady_clock::now();
     }
   }
+}
+
+void ClientThread::run_one() {
+  poll_->rest();
+  // Before the check for guests' work: a submitter in between sees a sleeper and wakes it.
+  waker_->fall_asleep();
+  if (!has_work()) io_->run_one();
+  waker_->awake();
+}
+
+// -- in charge
+
+void ClientThread::park() {
+  poll_->rest();
+  std::unique_lock lock(charge_mutex_);
+  charge_ = Charge::kNobody;
+  waker_->fall_asleep();
+  bool is_needed = has_work();
+  while (!is_needed) {
+    const std::uint64_t callers = callers_;
+    lock.unlock();
+    pollfd woken{.fd = waker_->fd(), .events = POLLIN, .revents = 0};
+    is_needed = ::poll(&woken, 1, static_cast<int>(kParkTime.count())) > 0;
+    lock.lock();
+    is_needed |= callers == callers_;  // 3
+  }
+  is_wanted_back_ = true;
+  charge_changed_.wait(lock, [this] { return charge_ == Charge::kNobody; });
+  is_wanted_back_ = false;
+  charge_ = Charge::kIoThread;
+  waker_->awake();
+}
+
+bool ClientThread::take_charge() {
+  const std::lock_guard lock(charge_mutex_);
+  if (charge_ != Charge::kNobody || is_wanted_back_ || has_failed_) return false;
+  charge_ = Charge::kCaller;
+  ++callers_;
+  waker_->awake();
+  return true;
+}
+
+void ClientThread::give_charge_back() {
+  bool is_needed = false;
+  {
+    const std::lock_guard lock(charge_mutex_);
+    charge_ = Charge::kNobody;
+    waker_->fall_asleep();
+    // Looked for under the lock: behind it the next one in charge may change what is looked at.
+    is_needed = has_failed_ || io_->stopped() || is_running() || has_work();
+    if (is_wanted_back_) charge_changed_.notify_one();
+  }
+  if (is_needed) waker_->wake();
+}
+
+bool ClientThread::run_here(const bool& is_over) {
+  const ClientThread* const before = std::exchange(current_, this);
+  try {
+    const bool spins = busy_poll_.count() > 0;
+    TimePoint idle_since = std::chrono::steady_clock::now();
+    while (!is_over && !io_->stopped() && !is_forked()) {
+      if (serve_guests() || (spins && poll_->poll_one())) {
+        if (spins) idle_since = std::chrono::steady_clock::now();
+      } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {
+        give_way();
+      } else {
+        run_one();
+      }
+    }
+  } catch (const std::exception& e) {
+    fail(e.what());
+  } catch (...) {
+    fail("unknown exception");
+  }
+  current_ = before;
+  if (is_forked()) return false;  // a callback has forked: this is the child, where nothing may be touched
+  give_charge_back();
+  return is_over;
 }
 
 void ClientThread::linger(bool is_busy) {
@@ -152,6 +250,14 @@ bool ClientThread::serve_guests() {
   return had_work;
 }
 
+bool ClientThread::has_work() const {
+  return std::ranges::any_of(served_, [](const Guest* guest) { return guest->has_work(); });
+}
+
+bool ClientThread::is_running() const {
+  return std::ranges::any_of(served_, [](const Guest* guest) { return guest->is_running(); });
+}
+
 void ClientThread::watch_waker() {
   if (!watched_) watched_ = std::make_unique<asio::posix::stream_descriptor>(*io_, waker_->fd());
   watched_->async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
@@ -166,29 +272,10 @@ bool ClientThread::is_disabled() const {
   return is_disabled_;
 }
 
-bool ClientThread::enter(Waiting& call) {
-  if (is_forked()) return false;  // 3: before anything is locked
-  KV_ASSERT(!is_current());       // it would wait for itself
-  const std::lock_guard lock(mutex_);
-  if (!is_disabled_) waiting_.insert(&call);
-  return !is_disabled_;
-}
-
-bool ClientThread::leave(Waiting& call) {
-  const std::lock_guard lock(mutex_);
-  // False: the thread failed meanwhile and has failed this call. Any answer is not to be trusted.
-  return waiting_.erase(&call) > 0;
-}
-
-void ClientThread::spin_until_set(const std::atomic<bool>& flag, std::chrono::microseconds spin) {
-  const auto until = std::chrono::steady_clock::now() + spin;
-  while (!flag.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until) give_way();
-}
-
 Async<Space> ClientThread::open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control) {
-  const std::size_t block_bytes = record.block_bytes();
+  const SpaceSize size{.block_bytes = record.block_bytes(), .block_size = record.is_set() ? 0 : record.block_size()};
   const auto opened = co_await client_->open(std::move(record), deadline, control);
-  if (opened) space_sizes_->note(*opened, block_bytes);
+  if (opened) space_sizes_->note(*opened, size);
   co_return opened;
 }
 
@@ -203,6 +290,7 @@ bool ClientThread::attach(const std::shared_ptr<Guest>& guest) {
     if (!watched_) watch_waker();
     served_.push_back(guest.get());
   });
+  waker_->wake();
   return true;
 }
 

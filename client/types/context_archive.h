@@ -1,5 +1,6 @@
 // client/types/context_archive.h: a named context as a file, to create it on another cluster
-// (docs/contexts.md#a-context-as-a-file): options and results of BlockingClient::export_context() and import_context().
+// (docs/contexts.md#a-context-as-a-file): options and results of export_context() and import_context()
+// (archive/archive_transfer.h).
 #pragma once
 
 #include <chrono>

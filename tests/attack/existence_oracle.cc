@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "client/blocking_client.h"
+#include "tests/client/typed_calls.h"
 
 namespace kv {
 namespace {
@@ -74,7 +74,7 @@ struct Tenant {
   }
 
   std::vector<std::byte> bytes = std::vector<std::byte>(kBlockBytes);
-  BlockingClient client;
+  TypedClient client;
   Space space{};
   std::size_t found = 0;
 };

@@ -12,10 +12,10 @@
 #include <random>
 #include <thread>
 
-#include "client/blocking_client.h"
 #include "client/kvstore.h"
 #include "tests/attack/hostile_node.h"
 #include "tests/client/real_nodes.h"
+#include "tests/client/typed_calls.h"
 
 namespace kv::attack {
 namespace {
@@ -50,7 +50,7 @@ class Scene {
     config.connect_timeout = 50ms;
     config.breaker_failures = 1000;  // or most calls would not reach the node
     config.rdma = ClientConfig::Rdma::kOff;
-    client_ = std::make_unique<BlockingClient>(config);
+    client_ = std::make_unique<TypedClient>(config);
     call("open", [&] {
       const auto space = client_->open(record_, kDeadline);
       if (space) space_ = *space;
@@ -127,7 +127,7 @@ class Scene {
   std::vector<BlockHash> chain_;
   HostileNode node_;
   Memory memory_;
-  std::unique_ptr<BlockingClient> client_;
+  std::unique_ptr<TypedClient> client_;
   Space space_{};
   bool is_open_ = false;
   std::list<Blocks> reused_;
@@ -242,28 +242,35 @@ std::string play_in_c(Script script) {
     if (status == KVS_INTERNAL) failures += std::string(name) + ": " + kvs_last_error() + "\n";
     return status;
   };
-  kvs_space space = 0;
-  if (timed("open", [&] { return kvs_open(client, record.text().c_str(), deadline_us, &space); }) == KVS_OK) {
+  kvs_completion done{};
+  const auto run = [&](const kvs_request& request) { return kvs_run(client, &request, &done, sizeof done); };
+  kvs_request request = KVS_REQUEST_INIT(KVS_VERB_OPEN);
+  request.record = record.text().c_str();
+  request.deadline_us = deadline_us;
+  if (timed("open", [&] { return run(request); }) == KVS_OK) {
     std::vector<kvs_hash> hashes(kCount);
     std::memcpy(hashes.data(), chain.data(), kCount * sizeof(kvs_hash));
     auto memory = std::make_unique<Blocks>(kCount, record.block_bytes());
     std::vector<void*> to;
     for (const auto& each : memory->to) to.push_back(each.data());
-    kvs_get_options get = KVS_GET_OPTIONS_INIT;
-    get.deadline_us = deadline_us;
-    kvs_get_result got = KVS_GET_RESULT_INIT;
-    timed("get", [&] { return kvs_get(client, space, hashes.data(), kCount, to.data(), &get, &got); });
-    if (memory->right(chain) < got.block_count) failures += "get called wrong bytes good\n";
+    request.record = nullptr;
+    request.verb = KVS_VERB_GET;
+    request.space = done.space;
+    request.hashes = hashes.data();
+    request.count = kCount;
+    request.blocks = to.data();
+    timed("get", [&] { return run(request); });
+    if (memory->right(chain) < done.block_count) failures += "get called wrong bytes good\n";
     memory->fill(chain);
-    const std::vector<const void*> from(to.begin(), to.end());
-    kvs_put_options put = KVS_PUT_OPTIONS_INIT;
-    put.deadline_us = deadline_us;
-    kvs_put_result was_put = KVS_PUT_RESULT_INIT;
-    timed("put", [&] { return kvs_put(client, space, hashes.data(), kCount, from.data(), &put, &was_put); });
+    request.verb = KVS_VERB_PUT;
+    timed("put", [&] { return run(request); });
     memory.reset();
     std::vector<char> json(4096);
-    std::size_t length = 0;
-    timed("stats", [&] { return kvs_stats(client, deadline_us, json.data(), json.size(), &length); });
+    kvs_request stats = KVS_REQUEST_INIT(KVS_VERB_STATS);
+    stats.deadline_us = deadline_us;
+    stats.json = json.data();
+    stats.json_capacity = json.size();
+    timed("stats", [&] { return run(stats); });
   }
   timed("close", [&] {
     kvs_client_close(client);

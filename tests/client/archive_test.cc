@@ -12,9 +12,9 @@
 
 #include "base/checksum.h"
 #include "client/archive/archive_form.h"
-#include "client/blocking_client.h"
 #include "tests/client/real_nodes.h"
 #include "tests/client/text_source.h"
+#include "tests/client/typed_calls.h"
 
 namespace kv {
 namespace {
@@ -319,7 +319,7 @@ struct Cluster {
       config.nodes.push_back({.endpoint = nodes.back()->endpoint().to_string(), .name = name});
     }
     config.extent_blocks = extent_blocks;
-    client = std::make_unique<BlockingClient>(config);
+    client = std::make_unique<TypedClient>(config);
   }
   void put(const NamespaceRecord& record, std::span<const BlockHash> chain) {
     Blocks memory(chain.size(), record.block_bytes());
@@ -346,7 +346,7 @@ struct Cluster {
   TemporaryDirectory directory;
   std::vector<std::unique_ptr<SocketNode>> nodes;
   ClientConfig config;
-  std::unique_ptr<BlockingClient> client;
+  std::unique_ptr<TypedClient> client;
 };
 
 class ArchiveTest : public testing::Test {

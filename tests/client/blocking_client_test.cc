@@ -1,6 +1,6 @@
 // The client with a thread of its own: that thread does nothing that takes long, waits for no name server, and does not
 // exist in a child of fork(). Real sockets; the linker sends this program's system calls of interest through wrappers.
-#include "client/blocking_client.h"
+#include "tests/client/typed_calls.h"
 
 #include <gtest/gtest.h>
 #include <netdb.h>
@@ -12,12 +12,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
+#include <optional>
+#include <random>
+#include <semaphore>
 #include <thread>
 
+#include "base/event.h"
 #include "tests/client/real_nodes.h"
 #include "transport/resolver.h"
 
@@ -77,15 +82,32 @@ constexpr std::size_t kBlockBytes = 1 << 20;
 
 class BlockingClientTest : public testing::Test {
  protected:
-  std::unique_ptr<BlockingClient> make_client() {
+  std::unique_ptr<TypedClient> make_client() {
     ClientConfig config;
     config.nodes.push_back({.endpoint = node.endpoint().to_string()});
-    return std::make_unique<BlockingClient>(config);
+    return std::make_unique<TypedClient>(config);
   }
   TemporaryDirectory directory;
   SocketNode node{small_store(), "node", {Endpoint::Scheme::kUnix, directory.path() + "/node", ""}};
   NamespaceRecord record = test_record(kBlockBytes);
   std::vector<BlockHash> chain = test_chain(record, 4);
+};
+
+/// A call in progress until it is cancelled.
+class Held final : public Cancellable {
+ public:
+  static Async<std::size_t> wait(Held& held, CallControl control) {
+    Event cancelled(co_await asio::this_coro::executor);
+    held.cancelled_ = &cancelled;
+    control.cancellation->set_target(&held);
+    while (!cancelled.is_set()) co_await cancelled.wait();
+    control.cancellation->set_target(nullptr);
+    co_return error_code(Errc::kCancelled);
+  }
+
+ private:
+  void cancel() override { cancelled_->set(); }
+  Event* cancelled_ = nullptr;
 };
 
 TEST_F(BlockingClientTest, NothingThatTakesLongIsDoneOnTheThreadThatKeepsDeadlines) {
@@ -95,6 +117,9 @@ TEST_F(BlockingClientTest, NothingThatTakesLongIsDoneOnTheThreadThatKeepsDeadlin
     calls_seen = &seen;
   }
   auto client = make_client();
+  Held held;  // while it is in progress, no caller's thread takes the I/O over
+  std::optional<TypedQueue> queue(std::in_place, *client);
+  ASSERT_TRUE(queue->submit_other([&](Client&, CallControl control) { return Held::wait(held, control); }));
   const Space space = client->open(record, 5s).value();
   Blocks own(4, kBlockBytes);
   own.fill(chain);
@@ -134,6 +159,7 @@ TEST_F(BlockingClientTest, NothingThatTakesLongIsDoneOnTheThreadThatKeepsDeadlin
   EXPECT_TRUE(client->lend(freed_while_it_is_lent, 0us));
   EXPECT_TRUE(client->free_memory(freed_while_it_is_lent));
   EXPECT_TRUE(client->ping(5s));
+  queue.reset();
   client.reset();
   {
     const std::lock_guard lock(calls_mutex);
@@ -150,13 +176,159 @@ TEST_F(BlockingClientTest, NothingThatTakesLongIsDoneOnTheThreadThatKeepsDeadlin
 TEST_F(BlockingClientTest, ANamespaceIsOpenedWhileTheStoreIsAway) {
   ClientConfig config;
   config.nodes.push_back({.endpoint = "unix://" + directory.path() + "/nobody"});
-  BlockingClient client(config);
+  TypedClient client(config);
   const Space space = client.open(record, 5s).value();
   EXPECT_EQ(client.block_bytes(space), kBlockBytes);
   const MatchResult match = client.match(space, chain, {.deadline = 5s}).value();
   EXPECT_EQ(match.block_count, 0u);
   EXPECT_EQ(match.why, Errc::kUnavailable);
   EXPECT_EQ(client.wait_open(space, 5s).error(), Errc::kUnavailable);
+}
+
+// -- whose thread does the I/O
+
+/// A call until it is told to end.
+class Waits {
+ public:
+  static Async<std::size_t> wait(Waits& waits) {
+    Event may_end(co_await asio::this_coro::executor);
+    waits.may_end_ = &may_end;
+    waits.thread = ::pthread_self();
+    waits.has_begun.release();
+    while (!may_end.is_set()) co_await may_end.wait();
+    co_return std::size_t{7};
+  }
+  Async<std::size_t> end() {
+    may_end_->set();
+    co_return std::size_t{0};
+  }
+  pthread_t thread{};
+  std::binary_semaphore has_begun{0};
+
+ private:
+  Event* may_end_ = nullptr;
+};
+
+TEST_F(BlockingClientTest, ACallerDoesItsIoItselfAndServesOthersMeanwhile) {
+  const auto client = make_client();
+  const Space space = client->open(record, 5s).value();
+  TypedQueue queue(*client);
+  bool was_own = false;
+  for (int tries = 0; tries < 1000 && !was_own; ++tries) {  // the I/O thread may not have parked yet
+    Waits waits;
+    Completion touched;
+    std::thread other([&] {
+      waits.has_begun.acquire();
+      const CallId call = queue.submit_touch(space, chain, 5s).value();
+      EXPECT_EQ(queue.wait({&call, 1}, 1, 10s, {&touched, 1}).value(), 1u) << "by whoever is in charge";
+      EXPECT_TRUE(client->ping(5s)) << "as is another caller's";
+      const Work end = [&](Client&, CallControl) { return waits.end(); };
+      EXPECT_FALSE(client->run({.work = &end}).error);
+    });
+    EXPECT_EQ(client->with([&](Client&) { return Waits::wait(waits); }).value(), 7u);
+    was_own = ::pthread_equal(waits.thread, ::pthread_self()) != 0;
+    other.join();
+    EXPECT_FALSE(touched.error);
+  }
+  EXPECT_TRUE(was_own);
+}
+
+TEST_F(BlockingClientTest, CallsLeftByACallerGoOnWithoutIt) {
+  const auto client = make_client();
+  const Space space = client->open(record, 5s).value();
+  TypedQueue queue(*client);
+  for (int round = 0; round < 50; ++round) {
+    Waits waits;
+    const Work wait = [&](Client&, CallControl) { return Waits::wait(waits); };
+    // Begun by the caller's thread, if it is in charge by then, and still in progress when its call ends.
+    std::thread submits([&] { ASSERT_TRUE(queue.submit({.tag = 1, .work = &wait})); });
+    EXPECT_TRUE(client->ping(5s));
+    submits.join();
+    waits.has_begun.acquire();
+    const Work end = [&](Client&, CallControl) { return waits.end(); };
+    ASSERT_TRUE(queue.submit({.tag = 2, .work = &end}));
+    std::array<Completion, 2> ended;
+    EXPECT_EQ(queue.reap(ended, 2, 10s).value(), 2u);
+    EXPECT_EQ(client->touch(space, chain, 5s).value(), 0u);
+  }
+}
+
+TEST_F(BlockingClientTest, AnErrorOnACallersThreadDisablesTheClient) {
+  const auto client = make_client();
+  const Space space = client->open(record, 5s).value();
+  TypedQueue queue(*client);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(client->ping(5s));
+  const auto thrown = client->with([](Client&) -> std::size_t { throw std::logic_error("as a failed assertion"); });
+  EXPECT_EQ(thrown.error(), Errc::kUnavailable);
+  EXPECT_TRUE(client->is_disabled());
+  EXPECT_EQ(client->ping(5s).error(), Errc::kUnavailable);
+  EXPECT_EQ(queue.submit_touch(space, chain, 5s).error(), Errc::kUnavailable);
+}
+
+TEST_F(BlockingClientTest, ACallFromACallbackIsRefused) {
+  const auto client = make_client();
+  error_code nested;
+  EXPECT_TRUE(client->with(
+      [&](Client&) { nested = client->run({.verb = Verb::kWaitOpen, .deadline = std::chrono::seconds(5)}).error; }));
+  EXPECT_EQ(nested, Errc::kBadRequest);
+}
+
+/// Blocking and submitted calls from several threads, long and short deadlines, and forks, until the client closes.
+TEST_F(BlockingClientTest, ManyThreadsRunSubmitAndFork) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  constexpr std::size_t kThreads = 4, kCallsEach = 200;
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    auto client = make_client();
+    const Space space = client->open(record, 10s).value();
+    TypedQueue queue(*client);
+    Blocks stored(4, kBlockBytes);
+    stored.fill(chain);
+    EXPECT_EQ(client->put(space, chain, stored.from, {.deadline = 10s})->refused, 0u);
+    const auto work = [&](std::uint64_t number) {
+      std::mt19937_64 random(seed + round * 100 + number);
+      Blocks memory(4, kBlockBytes);
+      for (std::size_t i = 0; i < kCallsEach; ++i) {
+        // With one thread the others' share is left to pauses: the I/O thread parks, and is woken.
+        switch (random() % (round == 0 ? 3 : 6)) {
+          case 0: EXPECT_EQ(client->match(space, chain, {.deadline = 10s})->block_count, 4u); break;
+          case 1: {
+            const auto got = client->get(space, chain, memory.to, {.deadline = 10s}).value();
+            EXPECT_EQ(memory.right(chain), got.block_count);
+            memory.clear();
+            break;
+          }
+          case 2:
+            EXPECT_TRUE(client->match(space, chain, {.deadline = std::chrono::microseconds(random() % 200)}));
+            break;
+          default: {
+            const auto call = queue.submit_match(space, chain, {.deadline = 10s});
+            if (!call) break;
+            Completion end;
+            if (random() % 4 == 0) (void)queue.cancel(*call);
+            EXPECT_EQ(queue.wait({&*call, 1}, 1, 20s, {&end, 1}).value(), 1u);
+            EXPECT_TRUE(!end.error || end.error == Errc::kCancelled);
+          }
+        }
+      }
+    };
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < (round == 0 ? 1 : kThreads); ++i) threads.emplace_back(work, i);
+    for (int i = 0; i < 5; ++i) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::alarm(60);
+        const bool is_told = client->match(space, chain, {.deadline = 10s}).error() == Errc::kForked;
+        ::_exit(is_told ? 0 : 1);
+      }
+      int status = 0;
+      EXPECT_EQ(::waitpid(child, &status, 0), child);
+      EXPECT_EQ(status, 0);
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(queue.calls_in_flight(), 0u);
+    if (round % 2 == 0) client.reset();  // before its queue
+  }
 }
 
 // -- names
@@ -188,7 +360,7 @@ TEST(BlockingClientNamesTest, CloseWaitsForNoNameServerAndLookupsDoNotPileUp) {
     }
     config.connect_timeout = 5ms;  // each attempt is given up, and another made
     config.backoff_min = config.backoff_max = 1ms;
-    BlockingClient client(config, {}, *network);
+    TypedClient client(config, {}, *network);
     const Space space = client.open(record, 0us).value();
     for (int i = 0; i < 10; ++i) {
       EXPECT_EQ(client.match(space, chain, {.deadline = 3ms})->block_count, 0u);
@@ -298,7 +470,7 @@ TEST(BlockingClientForkTest, AChildThatOnlySleepsKeepsNoSessionWhenItsParentDies
     config.nodes.push_back({.endpoint = "unix://" + listener.path()});
     config.connections_per_node = 1;
     config.connect_timeout = 600s;  // the client does not leave by itself
-    BlockingClient client(config);
+    TypedClient client(config);
     (void)client.ping(1s);  // connects, and hears nothing
     const pid_t sleeper = ::fork();
     if (sleeper == 0) {
@@ -325,7 +497,7 @@ TEST(BlockingClientForkTest, AClosedClientKeepsNoSessionThoughAnotherProcessHasI
   ClientConfig config;
   config.nodes.push_back({.endpoint = "unix://" + listener.path()});
   config.connections_per_node = 1;
-  auto client = std::make_unique<BlockingClient>(config);
+  auto client = std::make_unique<TypedClient>(config);
   (void)client->ping(100ms);
   const Descriptor connection = listener.accept();
   // As another library's way to make a process, which runs no fork handlers, would leave them.

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "client/kvstore.h"
+#include "tests/client/c_calls.h"
 #include "tests/client/c_check.h"
 
 #define BLOCKS 8
@@ -21,13 +22,67 @@ static void on_segment(void* context, size_t segment, size_t block_count) {
   ++segments_seen;
 }
 
+/* Named contexts: a request's answer is words. */
+static void contexts(kvs_client* client, kvs_space space, const kvs_hash* hashes) {
+  char told[4096];
+  kvs_completion done;
+  const char* tags[2] = {"team=x", "\"quoted\""};
+  kvs_request create = answered(of(KVS_VERB_CONTEXT_CREATE, space, hashes, BLOCKS, 5000000), told, sizeof told);
+  create.name = "prompt";
+  create.tags = tags;
+  create.tag_count = 2;
+  create.ttl_us = 60000000;
+  create.priority = 7;
+  create.flags = KVS_FLAG_SLIDING | KVS_FLAG_PRIORITY;
+  CHECK(run(client, create, &done) == KVS_OK && strlen(told) == done.length);
+  CHECK(strstr(told, "{\"name\":\"prompt\",\"tags\":[\"team=x\",\"\\\"quoted\\\"\"]") == told);
+  CHECK(strstr(told, "\"priority\":7,\"yielded_blocks\":0") != NULL);
+  CHECK(strstr(told, "\"sliding\":true") != NULL && strstr(told, "\"ttl_us\":60000000") != NULL);
+  const kvs_request list = answered(context_of(KVS_VERB_CONTEXT_LIST, NULL), told, sizeof told);
+  CHECK(run(client, list, NULL) == KVS_OK);
+  CHECK(strncmp(told, "{\"contexts\":[{\"name\":\"prompt\"", 29) == 0 && strstr(told, "\"silent\":[]}") != NULL);
+  kvs_request warm = answered(context_of(KVS_VERB_CONTEXT_WARM, "prompt"), told, sizeof told);
+  CHECK(run(client, warm, NULL) == KVS_OK);
+  CHECK(strstr(told, "\"warming\":false,\"memory_blocks\":") != NULL && strstr(told, "\"disk_blocks\":0}") != NULL);
+  warm.flags = KVS_FLAG_STOP;
+  CHECK(run(client, warm, NULL) == KVS_OK);
+  warm.name = "none";
+  CHECK(run(client, warm, NULL) == KVS_NOT_FOUND);
+  warm.name = NULL;
+  CHECK(run(client, warm, NULL) == KVS_BAD_REQUEST);
+  SAYS("name: is 0, and context_warm needs it");
+  CHECK(run(client, answered(context_of(KVS_VERB_CONTEXT_LIST, "other"), told, sizeof told), NULL) == KVS_OK);
+  CHECK(strncmp(told, "{\"contexts\":[]", 14) == 0);
+  kvs_request extend = answered(context_of(KVS_VERB_CONTEXT_EXTEND, "prompt"), told, sizeof told);
+  CHECK(run(client, extend, NULL) == KVS_BAD_REQUEST);
+  SAYS("ttl_us: 0, allowed without until_us are 1 and more");
+  extend.ttl_us = extend.until_us = 1;
+  CHECK(run(client, extend, NULL) == KVS_BAD_REQUEST);
+  SAYS("until_us: 1, allowed beside ttl_us is 0");
+  extend.ttl_us = 0;
+  extend.flags = KVS_FLAG_SLIDING;
+  CHECK(run(client, extend, NULL) == KVS_BAD_REQUEST);
+  extend.ttl_us = 120000000;
+  extend.until_us = 0;
+  extend.flags = KVS_FLAG_PRIORITY;
+  extend.priority = 10;
+  CHECK(run(client, extend, NULL) == KVS_BAD_REQUEST);
+  SAYS("priority: 10, allowed are 0 to 9");
+  extend.flags = 0;
+  extend.priority = 0;
+  CHECK(run(client, answered(extend, NULL, 0), &done) == KVS_TOO_LARGE && done.length > 0);
+  const kvs_request delete = answered(context_of(KVS_VERB_CONTEXT_DELETE, "prompt"), told, sizeof told);
+  CHECK(run(client, delete, NULL) == KVS_OK && strstr(told, "\"ttl_us\":120000000") != NULL);
+  CHECK(run(client, delete, NULL) == KVS_NOT_FOUND);
+  create.name = "a b";
+  CHECK(run(client, create, NULL) == KVS_BAD_REQUEST);
+}
+
 static void verbs(kvs_client* client, unsigned char* memory) {
   const char* record = "model=c\nblock_size=16\nblock_bytes=131072\n"; /* any order of lines */
-  kvs_space space;
-  CHECK(kvs_open(client, record, 5000000, &space) == KVS_OK);
-  uint64_t block_bytes = 0;
-  CHECK(kvs_block_bytes(client, space, &block_bytes) == KVS_OK && block_bytes == BLOCK_BYTES);
-  CHECK(kvs_block_bytes(client, space + 9, &block_bytes) == KVS_BAD_REQUEST);
+  kvs_completion done;
+  CHECK(run(client, open_of(record, 5000000), &done) == KVS_OK && done.block_bytes == BLOCK_BYTES);
+  const kvs_space space = done.space;
 
   uint32_t tokens[16 * BLOCKS];
   for (size_t i = 0; i < 16 * BLOCKS; ++i) tokens[i] = (uint32_t)i;
@@ -36,46 +91,45 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(kvs_hash_chain(record, tokens, 16 * BLOCKS, hashes, BLOCKS - 1, &count) == KVS_TOO_LARGE);
   CHECK(kvs_hash_chain(record, tokens, 16 * BLOCKS, hashes, BLOCKS, &count) == KVS_OK && count == BLOCKS);
 
-  const void* from[BLOCKS];
   void* to[BLOCKS];
   for (size_t i = 0; i < BLOCKS; ++i) {
     memset(memory + i * BLOCK_BYTES, (int)(i + 1), BLOCK_BYTES);
-    from[i] = to[i] = memory + i * BLOCK_BYTES;
+    to[i] = memory + i * BLOCK_BYTES;
   }
-  kvs_put_options put = KVS_PUT_OPTIONS_INIT;
-  kvs_put_result stored = KVS_PUT_RESULT_INIT;
+  kvs_request put = KVS_REQUEST_INIT(KVS_VERB_PUT);
+  kvs_completion stored;
   put.deadline_us = 5000000;
   put.checksum_count = BLOCKS * 2;
-  CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_BAD_REQUEST);
+  CHECK(run(client, with(&put, space, hashes, BLOCKS, to), &stored) == KVS_BAD_REQUEST);
   put.checksum_count = 0;
   put.reuse = KVS_REUSE_LATER + 1;
-  CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_BAD_REQUEST);
+  CHECK(run(client, with(&put, space, hashes, BLOCKS, to), &stored) == KVS_BAD_REQUEST);
   put.reuse = KVS_REUSE_LATER;
-  CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_OK);
-  CHECK(stored.stored + stored.already_stored == BLOCKS && stored.refused == 0 && stored.why == KVS_OK);
+  CHECK(run(client, with(&put, space, hashes, BLOCKS, to), &stored) == KVS_OK);
+  CHECK(stored.block_count + stored.already_stored == BLOCKS && stored.refused == 0 && stored.why == KVS_OK);
 
-  kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
-  kvs_match_result matched = KVS_MATCH_RESULT_INIT;
+  kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+  kvs_completion matched;
   match.deadline_us = 5000000;
-  match.lease = 1;
+  match.flags = KVS_FLAG_LEASE;
   match.reuse = KVS_REUSE_LATER + 1;
-  CHECK(kvs_match(client, space, hashes, BLOCKS, &match, &matched) == KVS_BAD_REQUEST);
+  CHECK(run(client, with(&match, space, hashes, BLOCKS, NULL), &matched) == KVS_BAD_REQUEST);
   match.reuse = KVS_REUSE_WITHIN_15_S;
-  CHECK(kvs_match(client, space, hashes, BLOCKS, &match, &matched) == KVS_OK);
+  CHECK(run(client, with(&match, space, hashes, BLOCKS, NULL), &matched) == KVS_OK);
   CHECK(matched.block_count == BLOCKS && matched.lease != 0);
-  CHECK(kvs_release(client, matched.lease) == KVS_OK);
+  CHECK(run(client, lease_of(matched.lease), NULL) == KVS_OK);
 
   memset(memory, 0, BLOCKS * BLOCK_BYTES);
   const uint64_t ends[2] = {65536, BLOCK_BYTES};
-  kvs_get_options get = KVS_GET_OPTIONS_INIT;
-  kvs_get_result got = KVS_GET_RESULT_INIT;
+  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET);
+  kvs_completion got;
   get.deadline_us = 5000000;
   get.segment_ends = ends;
   get.segment_count = 2;
   get.on_segment = &on_segment;
-  get.context = &segments_seen;
+  get.segment_context = &segments_seen;
   segments_seen = 0;
-  CHECK(kvs_get(client, space, hashes, BLOCKS, to, &get, &got) == KVS_OK);
+  CHECK(run(client, with(&get, space, hashes, BLOCKS, to), &got) == KVS_OK);
   CHECK(got.block_count == BLOCKS && got.why == KVS_OK && got.corrupt_count == 0 && segments_seen == 2);
   for (size_t i = 0; i < BLOCKS; ++i) {
     for (size_t j = 0; j < BLOCK_BYTES; ++j) CHECK(memory[i * BLOCK_BYTES + j] == i + 1);
@@ -87,59 +141,35 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   get.segment_ends = NULL;
   get.on_segment = NULL;
   get.checksum_count = BLOCKS * 2;
-  CHECK(kvs_get(client, space, hashes, BLOCKS, to, &get, &got) == KVS_BAD_REQUEST);
+  CHECK(run(client, with(&get, space, hashes, BLOCKS, to), &got) == KVS_BAD_REQUEST);
   get.checksums = sums;
   get.checksum_count = 1;
-  CHECK(kvs_get(client, space, hashes, BLOCKS, to, &get, &got) == KVS_BAD_REQUEST);
+  CHECK(run(client, with(&get, space, hashes, BLOCKS, to), &got) == KVS_BAD_REQUEST);
   get.checksum_count = BLOCKS * 2;
-  CHECK(kvs_get(client, space, hashes, BLOCKS, to, &get, &got) == KVS_OK && got.block_count == BLOCKS);
+  CHECK(run(client, with(&get, space, hashes, BLOCKS, to), &got) == KVS_OK && got.block_count == BLOCKS);
   memcpy(wrong, sums, sizeof sums);
   wrong[0] ^= 1;
-  CHECK(kvs_drop(client, space, hashes, 1, 5000000, NULL, NULL) == KVS_OK);
+  CHECK(run(client, of(KVS_VERB_DROP, space, hashes, 1, 5000000), NULL) == KVS_OK);
   put.checksums = wrong;
   put.checksum_count = BLOCKS * 2;
-  CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_OK && stored.why == KVS_CORRUPT_BLOCK);
+  CHECK(run(client, with(&put, space, hashes, BLOCKS, to), &stored) == KVS_OK && stored.why == KVS_CORRUPT_BLOCK);
   put.checksums = sums;
-  CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_OK && stored.stored == BLOCKS);
+  CHECK(run(client, with(&put, space, hashes, BLOCKS, to), &stored) == KVS_OK && stored.block_count == BLOCKS);
 
   uint64_t blocks = 0;
-  CHECK(kvs_touch(client, space, hashes, BLOCKS, 5000000, &blocks) == KVS_OK && blocks == BLOCKS);
-  CHECK(kvs_pin(client, space, hashes, BLOCKS, 5000000, &blocks) == KVS_OK && blocks == BLOCKS);
-  CHECK(kvs_unpin(client, space, hashes, BLOCKS, 5000000, NULL) == KVS_OK);
+  CHECK(count_blocks(client, of(KVS_VERB_TOUCH, space, hashes, BLOCKS, 5000000), &blocks) == KVS_OK &&
+        blocks == BLOCKS);
+  CHECK(count_blocks(client, of(KVS_VERB_PIN, space, hashes, BLOCKS, 5000000), &blocks) == KVS_OK && blocks == BLOCKS);
+  CHECK(run(client, of(KVS_VERB_UNPIN, space, hashes, BLOCKS, 5000000), NULL) == KVS_OK);
 
-  size_t length = 0;
-  char told[4096];
-  const char* tags[2] = {"team=x", "\"quoted\""};
-  CHECK(kvs_context_create(client, space, hashes, BLOCKS, "prompt", tags, 2, 60000000, 1, 0, 7, 5000000, told,
-                           sizeof told, &length) == KVS_OK);
-  CHECK(strlen(told) == length &&
-        strstr(told, "{\"name\":\"prompt\",\"tags\":[\"team=x\",\"\\\"quoted\\\"\"]") == told);
-  CHECK(strstr(told, "\"priority\":7,\"yielded_blocks\":0") != NULL);
-  CHECK(strstr(told, "\"sliding\":true") != NULL && strstr(told, "\"ttl_us\":60000000") != NULL);
-  CHECK(kvs_context_list(client, NULL, 5000000, told, sizeof told, &length) == KVS_OK);
-  CHECK(strncmp(told, "{\"contexts\":[{\"name\":\"prompt\"", 29) == 0 && strstr(told, "\"silent\":[]}") != NULL);
-  CHECK(kvs_context_warm(client, "prompt", 0, 5000000, told, sizeof told, &length) == KVS_OK);
-  CHECK(strstr(told, "\"warming\":false,\"memory_blocks\":") != NULL && strstr(told, "\"disk_blocks\":0}") != NULL);
-  CHECK(kvs_context_warm(client, "prompt", 1, 5000000, told, sizeof told, &length) == KVS_OK);
-  CHECK(kvs_context_warm(client, "none", 0, 5000000, told, sizeof told, &length) == KVS_NOT_FOUND);
-  CHECK(kvs_context_warm(client, NULL, 0, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_context_list(client, "other", 5000000, told, sizeof told, &length) == KVS_OK);
-  CHECK(strncmp(told, "{\"contexts\":[]", 14) == 0);
-  CHECK(kvs_context_extend(client, "prompt", 0, 0, 1, -1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_context_extend(client, "prompt", 1, 0, 1, -1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_context_extend(client, "prompt", 0, 1, 0, -1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_context_extend(client, "prompt", 1, 0, 0, 10, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_context_extend(client, NULL, 1, 0, 0, -1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_context_extend(client, "prompt", 120000000, 0, 0, -1, 5000000, NULL, 0, &length) == KVS_TOO_LARGE);
-  CHECK(kvs_context_delete(client, "prompt", 5000000, told, sizeof told, &length) == KVS_OK);
-  CHECK(strstr(told, "\"ttl_us\":120000000") != NULL);
-  CHECK(kvs_context_delete(client, "prompt", 5000000, told, sizeof told, &length) == KVS_NOT_FOUND);
-  CHECK(kvs_context_create(client, space, hashes, BLOCKS, "a b", NULL, 0, 1000000, 0, 0, -1, 5000000, told, sizeof told,
-                           &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_stats(client, 5000000, NULL, 0, &length) == KVS_TOO_LARGE && length > 0);
-  char* json = malloc(length + 4096);
+  contexts(client, space, hashes);
+  CHECK(run(client, answered(of(KVS_VERB_STATS, 0, NULL, 0, 5000000), NULL, 0), &done) == KVS_TOO_LARGE);
+  CHECK(done.length > 0);
+  const size_t capacity = done.length + 4096;
+  char* json = malloc(capacity);
   CHECK(json != NULL);
-  CHECK(kvs_stats(client, 5000000, json, length + 4096, &length) == KVS_OK && strlen(json) == length);
+  CHECK(run(client, answered(of(KVS_VERB_STATS, 0, NULL, 0, 5000000), json, capacity), &done) == KVS_OK &&
+        strlen(json) == done.length);
   CHECK(kvs_tell_prefill_speed(client, 1000.0) == KVS_OK);
   size_t metrics_length = 0;
   CHECK(kvs_metrics_text(client, NULL, 0, &metrics_length) == KVS_TOO_LARGE && metrics_length > 1000);
@@ -151,22 +181,23 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   free(metrics);
   CHECK(strncmp(json, "{\"nodes\":[{\"name\":", 18) == 0 && strstr(json, "\"capacity_bytes\":") != NULL);
   free(json);
-  int until_restart = 7;
-  CHECK(kvs_drop(client, space, hashes, BLOCKS, 5000000, &blocks, &until_restart) == KVS_OK && blocks == 1);
-  CHECK(until_restart == 0);
+  CHECK(run(client, of(KVS_VERB_DROP, space, hashes, BLOCKS, 5000000), &done) == KVS_OK);
+  CHECK(done.block_count == 1 && done.until_restart == 0);
 
   char why[4096];
-  CHECK(kvs_why(client, space, hashes, BLOCKS, 5000000, NULL, 0, &length) == KVS_TOO_LARGE && length > 0);
-  CHECK(kvs_why(client, space, hashes, BLOCKS, 5000000, why, sizeof why, &length) == KVS_OK && strlen(why) == length);
+  CHECK(run(client, answered(of(KVS_VERB_WHY, space, hashes, BLOCKS, 5000000), NULL, 0), &done) == KVS_TOO_LARGE &&
+        done.length > 0);
+  CHECK(run(client, answered(of(KVS_VERB_WHY, space, hashes, BLOCKS, 5000000), why, sizeof why), &done) == KVS_OK &&
+        strlen(why) == done.length);
   CHECK(strstr(why, "\"reason\":\"dropped\"") != NULL && strstr(why, "\"whole\":false") != NULL);
-  CHECK(kvs_why(client, space, NULL, 1, 5000000, why, sizeof why, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_why(client, space, hashes, 0, 5000000, why, sizeof why, &length) == KVS_BAD_REQUEST);
+  CHECK(run(client, answered(of(KVS_VERB_WHY, space, NULL, 1, 5000000), why, sizeof why), &done) == KVS_BAD_REQUEST);
+  CHECK(run(client, answered(of(KVS_VERB_WHY, space, hashes, 0, 5000000), why, sizeof why), &done) == KVS_BAD_REQUEST);
 
   CHECK(kvs_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01") == KVS_OK);
-  kvs_match_options traced = KVS_MATCH_OPTIONS_INIT;
-  kvs_match_result of_trace = KVS_MATCH_RESULT_INIT;
+  kvs_request traced = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+  kvs_completion of_trace;
   traced.deadline_us = 5000000;
-  CHECK(kvs_match(client, space, hashes, BLOCKS, &traced, &of_trace) == KVS_OK && of_trace.why == KVS_OK);
+  CHECK(run(client, with(&traced, space, hashes, BLOCKS, NULL), &of_trace) == KVS_OK && of_trace.why == KVS_OK);
   CHECK(kvs_traceparent("00-nonsense") == KVS_BAD_REQUEST);
   CHECK(strstr(kvs_last_error(), "traceparent") != NULL);
   CHECK(kvs_traceparent(NULL) == KVS_OK);
@@ -195,50 +226,48 @@ static int is_filled(const unsigned char* at, size_t bytes, int value) {
 /* Blocks that stand alone. */
 static void sets(kvs_client* client, unsigned char* memory) {
   const char* record = "kind=set\nmodel=c\nblock_bytes_max=131072\n";
-  kvs_space set;
-  uint64_t bytes_max = 0;
-  CHECK(kvs_open(client, record, 5000000, &set) == KVS_OK);
-  CHECK(kvs_block_bytes(client, set, &bytes_max) == KVS_OK && bytes_max == BLOCK_BYTES);
+  kvs_completion done;
+  CHECK(run(client, open_of(record, 5000000), &done) == KVS_OK && done.block_bytes == BLOCK_BYTES);
+  const kvs_space set = done.space;
   kvs_hash names[NAMES];
   void* at[NAMES];
   make_set(memory, names, at);
-  const void* from[NAMES];
-  for (size_t i = 0; i < NAMES; ++i) from[i] = at[i];
 
-  kvs_put_set_options put = KVS_PUT_SET_OPTIONS_INIT;
-  kvs_put_set_result stored = KVS_PUT_SET_RESULT_INIT;
+  kvs_request put = KVS_REQUEST_INIT(KVS_VERB_PUT_SET);
+  kvs_completion stored;
   uint8_t outcomes[NAMES];
   put.deadline_us = 5000000;
   size_t wrong[NAMES];
   memcpy(wrong, kLengths, sizeof wrong);
   wrong[3] = 0;
-  CHECK(kvs_put_set(client, set, names, NAMES, from, wrong, &put, outcomes, &stored) == KVS_BAD_REQUEST);
+  CHECK(run(client, with_set(&put, set, names, NAMES, at, wrong, outcomes), &stored) == KVS_BAD_REQUEST);
   CHECK(strcmp(kvs_last_error(), "lengths[3]: 0, not 1..131072, the set's block_bytes_max") == 0);
   wrong[3] = BLOCK_BYTES + 1;
-  CHECK(kvs_put_set(client, set, names, NAMES, from, wrong, &put, outcomes, &stored) == KVS_BAD_REQUEST);
+  CHECK(run(client, with_set(&put, set, names, NAMES, at, wrong, outcomes), &stored) == KVS_BAD_REQUEST);
   /* All but the last; then a name keeps what it has. */
-  CHECK(kvs_put_set(client, set, names, NAMES - 1, from, kLengths, &put, outcomes, &stored) == KVS_OK);
-  CHECK(stored.stored == NAMES - 1 && stored.refused == 0 && stored.conflicts == 0 && stored.why == KVS_OK);
+  CHECK(run(client, with_set(&put, set, names, NAMES - 1, at, kLengths, outcomes), &stored) == KVS_OK);
+  CHECK(stored.block_count == NAMES - 1 && stored.refused == 0 && stored.conflicts == 0 && stored.why == KVS_OK);
   for (size_t i = 0; i < NAMES - 1; ++i) CHECK(outcomes[i] == KVS_PUT_STORED);
-  CHECK(kvs_put_set(client, set, names, 2, from, kLengths + 1, &put, outcomes, &stored) == KVS_OK);
+  CHECK(run(client, with_set(&put, set, names, 2, at, kLengths + 1, outcomes), &stored) == KVS_OK);
   CHECK(stored.already_stored == 2 && outcomes[0] == KVS_PUT_ALREADY_STORED);
-  CHECK(kvs_put_set(client, set, names, NAMES - 1, from, kLengths, &put, NULL, &stored) == KVS_OK);
+  CHECK(run(client, with_set(&put, set, names, NAMES - 1, at, kLengths, NULL), &stored) == KVS_OK);
   CHECK(stored.already_stored == NAMES - 1);
 
-  kvs_match_set_options match = KVS_MATCH_SET_OPTIONS_INIT;
-  kvs_match_set_result matched = KVS_MATCH_SET_RESULT_INIT;
+  kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH_SET);
+  kvs_completion matched;
   uint8_t held[NAMES];
   uint32_t found[NAMES];
   match.deadline_us = 5000000;
-  match.lease = 1;
-  CHECK(kvs_match_set(client, set, names, NAMES, &match, held, found, &matched) == KVS_OK);
-  CHECK(matched.held_count == NAMES - 1 && matched.disk_count == 0 && matched.why == KVS_OK && matched.lease != 0);
+  match.flags = KVS_FLAG_LEASE;
+  CHECK(run(client, with_held(&match, set, names, NAMES, held, found), &matched) == KVS_OK);
+  CHECK(matched.block_count == NAMES - 1 && matched.disk_block_count == 0 && matched.why == KVS_OK &&
+        matched.lease != 0);
   for (size_t i = 0; i < NAMES - 1; ++i) CHECK(held[i] == KVS_HELD_IN_MEMORY && found[i] == kLengths[i]);
   CHECK(held[NAMES - 1] == KVS_HELD_NOWHERE && found[NAMES - 1] == 0);
 
   /* Any of them in any order: here the last first, one with too little room, and one that is not there. */
-  kvs_get_set_options get = KVS_GET_SET_OPTIONS_INIT;
-  kvs_get_set_result got = KVS_GET_SET_RESULT_INIT;
+  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET_SET);
+  kvs_completion got;
   kvs_set_block landed[NAMES];
   get.deadline_us = 5000000;
   get.lease = matched.lease;
@@ -250,8 +279,8 @@ static void sets(kvs_client* client, unsigned char* memory) {
   }
   memset(memory, 0xEE, NAMES * BLOCK_BYTES);
   rooms[5] = SIZE_MAX; /* as much as there can be of any block */
-  CHECK(kvs_get_set(client, set, asked, NAMES, at, rooms, &get, landed, &got) == KVS_OK);
-  CHECK(got.landed_count == NAMES - 2 && got.corrupt_count == 0 && got.why == KVS_OK);
+  CHECK(run(client, with_set(&get, set, asked, NAMES, at, rooms, landed), &got) == KVS_OK);
+  CHECK(got.block_count == NAMES - 2 && got.corrupt_count == 0 && got.why == KVS_OK);
   CHECK(landed[0].status == KVS_NOT_FOUND && landed[0].block_bytes == 0);
   CHECK(landed[1].status == KVS_TOO_LARGE && landed[1].block_bytes == 65537);
   for (size_t i = 2; i < NAMES; ++i) {
@@ -260,61 +289,60 @@ static void sets(kvs_client* client, unsigned char* memory) {
     CHECK(is_filled(at[i], length, (int)(NAMES - 1 - i + 101)));
     CHECK(is_filled((unsigned char*)at[i] + length, BLOCK_BYTES - length, 0xEE));
   }
-  CHECK(kvs_release(client, matched.lease) == KVS_OK); /* the get has ended it, and that is no error */
+  CHECK(run(client, lease_of(matched.lease), NULL) == KVS_OK); /* the get has ended it, and that is no error */
 
   uint64_t blocks = 0;
-  CHECK(kvs_touch(client, set, names, NAMES, 5000000, &blocks) == KVS_OK && blocks == NAMES - 1);
-  CHECK(kvs_pin(client, set, names, NAMES, 5000000, &blocks) == KVS_OK && blocks == NAMES - 1);
-  CHECK(kvs_unpin(client, set, names + 1, NAMES - 1, 5000000, &blocks) == KVS_OK && blocks == NAMES - 2);
-  CHECK(kvs_drop(client, set, names + 1, 2, 5000000, &blocks, NULL) == KVS_OK && blocks == 2);
-  CHECK(kvs_match_set(client, set, names, NAMES, &match, held, NULL, &matched) == KVS_OK);
-  CHECK(matched.held_count == NAMES - 3 && held[0] == KVS_HELD_IN_MEMORY && held[1] == KVS_HELD_NOWHERE);
-  CHECK(kvs_release(client, matched.lease) == KVS_OK);
-  CHECK(kvs_match_set(client, set, NULL, 0, &match, NULL, NULL, &matched) == KVS_OK && matched.held_count == 0);
+  CHECK(count_blocks(client, of(KVS_VERB_TOUCH, set, names, NAMES, 5000000), &blocks) == KVS_OK && blocks == NAMES - 1);
+  CHECK(count_blocks(client, of(KVS_VERB_PIN, set, names, NAMES, 5000000), &blocks) == KVS_OK && blocks == NAMES - 1);
+  CHECK(count_blocks(client, of(KVS_VERB_UNPIN, set, names + 1, NAMES - 1, 5000000), &blocks) == KVS_OK &&
+        blocks == NAMES - 2);
+  CHECK(count_blocks(client, of(KVS_VERB_DROP, set, names + 1, 2, 5000000), &blocks) == KVS_OK && blocks == 2);
+  CHECK(run(client, with_held(&match, set, names, NAMES, held, NULL), &matched) == KVS_OK);
+  CHECK(matched.block_count == NAMES - 3 && held[0] == KVS_HELD_IN_MEMORY && held[1] == KVS_HELD_NOWHERE);
+  CHECK(run(client, lease_of(matched.lease), NULL) == KVS_OK);
+  CHECK(run(client, with_held(&match, set, NULL, 0, NULL, NULL), &matched) == KVS_OK && matched.block_count == 0);
 
   /* Names in groups: 0, 1 and 2 of which two were dropped, then the rest without the last. */
   const uint32_t groups[] = {3, NAMES - 4};
   match.group_counts = get.group_counts = put.group_counts = groups;
   match.group_count = get.group_count = put.group_count = 2;
-  CHECK(kvs_match_set(client, set, names, NAMES - 1, &match, held, NULL, &matched) == KVS_OK);
-  CHECK(matched.held_count == NAMES - 4 && held[0] == KVS_HELD_NOWHERE && held[3] == KVS_HELD_IN_MEMORY);
+  CHECK(run(client, with_held(&match, set, names, NAMES - 1, held, NULL), &matched) == KVS_OK);
+  CHECK(matched.block_count == NAMES - 4 && held[0] == KVS_HELD_NOWHERE && held[3] == KVS_HELD_IN_MEMORY);
   get.lease = matched.lease;
-  CHECK(kvs_get_set(client, set, names, NAMES - 1, at, rooms, &get, landed, &got) == KVS_OK);
-  CHECK(got.landed_count == NAMES - 4);
+  CHECK(run(client, with_set(&get, set, names, NAMES - 1, at, rooms, landed), &got) == KVS_OK);
+  CHECK(got.block_count == NAMES - 4);
   for (size_t i = 0; i < NAMES - 1; ++i) CHECK(landed[i].status == (i < 3 ? KVS_NOT_FOUND : KVS_OK));
-  CHECK(kvs_put_set(client, set, names, NAMES - 1, from, kLengths, &put, outcomes, &stored) == KVS_OK);
-  CHECK(stored.stored == 2 && stored.already_stored == NAMES - 3);
-  CHECK(kvs_match_set(client, set, names, NAMES - 1, &match, held, NULL, &matched) == KVS_OK);
-  CHECK(matched.held_count == NAMES - 1 && kvs_release(client, matched.lease) == KVS_OK);
+  CHECK(run(client, with_set(&put, set, names, NAMES - 1, at, kLengths, outcomes), &stored) == KVS_OK);
+  CHECK(stored.block_count == 2 && stored.already_stored == NAMES - 3);
+  CHECK(run(client, with_held(&match, set, names, NAMES - 1, held, NULL), &matched) == KVS_OK);
+  CHECK(matched.block_count == NAMES - 1 && run(client, lease_of(matched.lease), NULL) == KVS_OK);
   match.group_count = 1;
-  CHECK(kvs_match_set(client, set, names, NAMES, &match, held, NULL, &matched) == KVS_BAD_REQUEST);
+  CHECK(run(client, with_held(&match, set, names, NAMES, held, NULL), &matched) == KVS_BAD_REQUEST);
   CHECK(strcmp(kvs_last_error(), "group_counts: 3 names in all, 6 are given") == 0);
   match.group_counts = NULL;
-  CHECK(kvs_match_set(client, set, names, NAMES, &match, held, NULL, &matched) == KVS_BAD_REQUEST);
-  CHECK(strcmp(kvs_last_error(), "group_counts is NULL") == 0);
+  CHECK(run(client, with_held(&match, set, names, NAMES, held, NULL), &matched) == KVS_BAD_REQUEST);
+  SAYS("group_counts: NULL, allowed for group_count 1 is a list");
   match.group_count = get.group_count = put.group_count = 0;
-  CHECK(kvs_drop(client, set, names + 1, 2, 5000000, &blocks, NULL) == KVS_OK && blocks == 2);
+  CHECK(count_blocks(client, of(KVS_VERB_DROP, set, names + 1, 2, 5000000), &blocks) == KVS_OK && blocks == 2);
 
   /* Mistakes. */
   kvs_space chain;
-  CHECK(kvs_open(client, "model=c\nblock_size=16\nblock_bytes=131072\n", 5000000, &chain) == KVS_OK);
-  kvs_match_options of_chain = KVS_MATCH_OPTIONS_INIT;
-  kvs_match_result prefix = KVS_MATCH_RESULT_INIT;
+  CHECK(open_space(client, "model=c\nblock_size=16\nblock_bytes=131072\n", 5000000, &chain) == KVS_OK);
+  kvs_request of_chain = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+  kvs_completion prefix;
   of_chain.deadline_us = 5000000;
-  CHECK(kvs_match(client, set, names, 1, &of_chain, &prefix) == KVS_UNSUPPORTED);
-  CHECK(kvs_match_set(client, chain, names, 1, &match, held, found, &matched) == KVS_UNSUPPORTED);
-  CHECK(kvs_get_set(client, chain, names, 1, at, rooms, &get, landed, &got) == KVS_UNSUPPORTED);
-  CHECK(kvs_put_set(client, chain, names, 1, from, kLengths, &put, outcomes, &stored) == KVS_UNSUPPORTED);
-  CHECK(kvs_get_set(client, set + 9, names, 1, at, rooms, &get, landed, &got) == KVS_BAD_REQUEST);
-  CHECK(kvs_get_set(client, set, names, 1, at, NULL, &get, landed, &got) == KVS_BAD_REQUEST);
-  CHECK(strcmp(kvs_last_error(), "rooms is NULL") == 0);
-  CHECK(kvs_put_set(client, set, names, 1, from, NULL, &put, outcomes, &stored) == KVS_BAD_REQUEST);
-  CHECK(strcmp(kvs_last_error(), "lengths is NULL") == 0);
-  CHECK(kvs_match_set(client, set, NULL, 1, &match, held, found, &matched) == KVS_BAD_REQUEST);
-  CHECK(kvs_match_set(client, set, names, 1, NULL, held, found, &matched) == KVS_BAD_REQUEST);
-  CHECK(kvs_match_set(client, set, names, 1, &match, held, found, NULL) == KVS_BAD_REQUEST);
-  CHECK(kvs_match_set(NULL, set, names, 1, &match, held, found, &matched) == KVS_BAD_REQUEST);
-  CHECK(kvs_drop(client, set, NULL, 0, 5000000, &blocks, NULL) == KVS_OK && blocks == NAMES - 3);
+  CHECK(run(client, with(&of_chain, set, names, 1, NULL), &prefix) == KVS_UNSUPPORTED);
+  CHECK(run(client, with_held(&match, chain, names, 1, held, found), &matched) == KVS_UNSUPPORTED);
+  CHECK(run(client, with_set(&get, chain, names, 1, at, rooms, landed), &got) == KVS_UNSUPPORTED);
+  CHECK(run(client, with_set(&put, chain, names, 1, at, kLengths, outcomes), &stored) == KVS_UNSUPPORTED);
+  CHECK(run(client, with_set(&get, set + 9, names, 1, at, rooms, landed), &got) == KVS_BAD_REQUEST);
+  CHECK(run(client, with_set(&get, set, names, 1, at, NULL, landed), &got) == KVS_BAD_REQUEST);
+  SAYS("lengths: NULL, allowed for count 1 is a list");
+  CHECK(run(client, with_set(&put, set, names, 1, at, NULL, outcomes), &stored) == KVS_BAD_REQUEST);
+  SAYS("lengths: NULL, allowed for count 1 is a list");
+  CHECK(run(client, with_held(&match, set, NULL, 1, held, found), &matched) == KVS_BAD_REQUEST);
+  CHECK(run(NULL, with_held(&match, set, names, 1, held, found), &matched) == KVS_BAD_REQUEST);
+  CHECK(count_blocks(client, of(KVS_VERB_DROP, set, NULL, 0, 5000000), &blocks) == KVS_OK && blocks == NAMES - 3);
 }
 
 static int readable(kvs_queue* queue, int timeout_ms) {
@@ -332,8 +360,8 @@ static kvs_completion next(kvs_queue* queue) {
 /* Those of sets without blocking. */
 static void submitted_sets(kvs_client* client, unsigned char* memory) {
   kvs_space set, chain;
-  CHECK(kvs_open(client, "kind=set\nmodel=c\nblock_bytes_max=131072\n", 5000000, &set) == KVS_OK);
-  CHECK(kvs_open(client, "model=c\nblock_size=16\nblock_bytes=131072\n", 5000000, &chain) == KVS_OK);
+  CHECK(open_space(client, "kind=set\nmodel=c\nblock_bytes_max=131072\n", 5000000, &set) == KVS_OK);
+  CHECK(open_space(client, "model=c\nblock_size=16\nblock_bytes=131072\n", 5000000, &chain) == KVS_OK);
   kvs_queue_options options = KVS_QUEUE_OPTIONS_INIT;
   kvs_queue* queue = NULL;
   options.bytes_max = NAMES * (BLOCK_BYTES + 256);
@@ -341,33 +369,31 @@ static void submitted_sets(kvs_client* client, unsigned char* memory) {
   kvs_hash names[NAMES];
   void* at[NAMES];
   make_set(memory, names, at);
-  const void* from[NAMES];
-  for (size_t i = 0; i < NAMES; ++i) from[i] = at[i];
 
-  kvs_put_set_options put = KVS_PUT_SET_OPTIONS_INIT;
+  kvs_request put = KVS_REQUEST_INIT(KVS_VERB_PUT_SET);
   uint8_t outcomes[NAMES];
   memset(outcomes, 0xEE, sizeof outcomes);
   put.deadline_us = 5000000;
   kvs_call call = 0;
-  CHECK(kvs_submit_put_set(queue, set, names, NAMES - 1, from, kLengths, &put, outcomes, 1, &call) == KVS_OK);
+  CHECK(submit(queue, with_set(&put, set, names, NAMES - 1, at, kLengths, outcomes), 1, &call) == KVS_OK);
   kvs_completion end = next(queue);
   CHECK(end.call == call && end.tag == 1 && end.verb == KVS_VERB_PUT_SET && end.event == KVS_EVENT_END);
   CHECK(end.status == KVS_OK && end.why == KVS_OK && end.block_count == NAMES - 1 && end.refused == 0);
   for (size_t i = 0; i < NAMES - 1; ++i) CHECK(outcomes[i] == KVS_PUT_STORED);
   CHECK(outcomes[NAMES - 1] == 0xEE);
 
-  kvs_match_set_options match = KVS_MATCH_SET_OPTIONS_INIT;
+  kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH_SET);
   uint8_t held[NAMES];
   uint32_t found[NAMES];
   match.deadline_us = 5000000;
-  match.lease = 1;
-  CHECK(kvs_submit_match_set(queue, set, names, NAMES, &match, held, found, 2, NULL) == KVS_OK);
+  match.flags = KVS_FLAG_LEASE;
+  CHECK(submit(queue, with_held(&match, set, names, NAMES, held, found), 2, NULL) == KVS_OK);
   end = next(queue);
   CHECK(end.verb == KVS_VERB_MATCH_SET && end.status == KVS_OK && end.block_count == NAMES - 1 && end.lease != 0);
   for (size_t i = 0; i < NAMES - 1; ++i) CHECK(held[i] == KVS_HELD_IN_MEMORY && found[i] == kLengths[i]);
   CHECK(held[NAMES - 1] == KVS_HELD_NOWHERE && found[NAMES - 1] == 0);
 
-  kvs_get_set_options get = KVS_GET_SET_OPTIONS_INIT;
+  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET_SET);
   kvs_set_block landed[NAMES];
   size_t rooms[NAMES];
   get.deadline_us = 5000000;
@@ -375,10 +401,10 @@ static void submitted_sets(kvs_client* client, unsigned char* memory) {
   for (size_t i = 0; i < NAMES; ++i) rooms[i] = BLOCK_BYTES;
   rooms[1] = 63;
   memset(memory, 0, NAMES * BLOCK_BYTES);
-  CHECK(kvs_submit_get_set(queue, set, names, NAMES, at, rooms, &get, landed, 3, NULL) == KVS_OK);
+  CHECK(submit(queue, with_set(&get, set, names, NAMES, at, rooms, landed), 3, NULL) == KVS_OK);
   /* Rooms count in full until the end is reaped. */
   get.lease = 0;
-  CHECK(kvs_submit_get_set(queue, set, names, NAMES, at, rooms, &get, landed, 4, NULL) == KVS_BUSY);
+  CHECK(submit(queue, with_set(&get, set, names, NAMES, at, rooms, landed), 4, NULL) == KVS_BUSY);
   end = next(queue);
   CHECK(end.verb == KVS_VERB_GET_SET && end.status == KVS_OK && end.block_count == NAMES - 2 && end.why == KVS_OK);
   CHECK(landed[1].status == KVS_TOO_LARGE && landed[1].block_bytes == 64);
@@ -389,28 +415,30 @@ static void submitted_sets(kvs_client* client, unsigned char* memory) {
     CHECK(is_filled(at[i], kLengths[i], (int)(i + 101)));
   }
 
-  /* Lists are filled whatever the end is: of a call that is refused, and of one that was late from the start. */
+  /* Not begun, so the lists stay as they are; filled by a call that was late from the start. */
   memset(held, 0xEE, sizeof held);
-  CHECK(kvs_submit_match_set(queue, chain, names, NAMES, &match, held, NULL, 5, NULL) == KVS_OK);
-  CHECK(next(queue).status == KVS_UNSUPPORTED);
+  CHECK(submit(queue, with_held(&match, chain, names, NAMES, held, NULL), 5, NULL) == KVS_UNSUPPORTED);
+  CHECK(submit(queue, with_set(&get, chain, names, 1, at, rooms, landed), 6, NULL) == KVS_UNSUPPORTED);
+  for (size_t i = 0; i < NAMES; ++i) CHECK(held[i] == 0xEE);
+  match.deadline_us = 0;
+  CHECK(submit(queue, with_held(&match, set, names, NAMES, held, NULL), 6, NULL) == KVS_OK);
+  CHECK(next(queue).why == KVS_TIMED_OUT);
   for (size_t i = 0; i < NAMES; ++i) CHECK(held[i] == KVS_HELD_NOWHERE);
-  CHECK(kvs_submit_get_set(queue, chain, names, 1, at, rooms, &get, landed, 6, NULL) == KVS_OK);
-  CHECK(next(queue).status == KVS_UNSUPPORTED && landed[0].status == KVS_UNSUPPORTED && landed[0].block_bytes == 0);
   get.deadline_us = 0;
-  CHECK(kvs_submit_get_set(queue, set, names, 2, at, rooms, &get, landed, 7, NULL) == KVS_OK);
+  CHECK(submit(queue, with_set(&get, set, names, 2, at, rooms, landed), 7, NULL) == KVS_OK);
   end = next(queue);
   CHECK(end.status == KVS_OK && end.why == KVS_TIMED_OUT && end.block_count == 0);
   CHECK(landed[0].status == KVS_TIMED_OUT && landed[1].status == KVS_TIMED_OUT);
   put.deadline_us = 0;
-  CHECK(kvs_submit_put_set(queue, set, names, 2, from, kLengths, &put, outcomes, 8, NULL) == KVS_OK);
+  CHECK(submit(queue, with_set(&put, set, names, 2, at, kLengths, outcomes), 8, NULL) == KVS_OK);
   end = next(queue);
   CHECK(end.why == KVS_TIMED_OUT && end.refused == 2 && outcomes[0] == KVS_PUT_REFUSED);
 
-  CHECK(kvs_submit_get_set(queue, set + 9, names, 1, at, rooms, &get, landed, 0, &call) == KVS_BAD_REQUEST);
-  CHECK(kvs_submit_get_set(queue, set, names, 1, at, NULL, &get, landed, 0, &call) == KVS_BAD_REQUEST);
-  CHECK(kvs_submit_put_set(queue, set, names, 1, from, NULL, &put, outcomes, 0, &call) == KVS_BAD_REQUEST);
-  CHECK(kvs_submit_match_set(NULL, set, names, 1, &match, held, found, 0, &call) == KVS_BAD_REQUEST);
-  CHECK(kvs_submit_drop(queue, set, NULL, 0, 5000000, 9, NULL) == KVS_OK);
+  CHECK(submit(queue, with_set(&get, set + 9, names, 1, at, rooms, landed), 0, &call) == KVS_BAD_REQUEST);
+  CHECK(submit(queue, with_set(&get, set, names, 1, at, NULL, landed), 0, &call) == KVS_BAD_REQUEST);
+  CHECK(submit(queue, with_set(&put, set, names, 1, at, NULL, outcomes), 0, &call) == KVS_BAD_REQUEST);
+  CHECK(submit(NULL, with_held(&match, set, names, 1, held, found), 0, &call) == KVS_BAD_REQUEST);
+  CHECK(submit(queue, of(KVS_VERB_DROP, set, NULL, 0, 5000000), 9, NULL) == KVS_OK);
   CHECK(next(queue).block_count == NAMES - 1);
   size_t calls = 1;
   uint64_t bytes = 1;
@@ -430,47 +458,47 @@ static void submitted(kvs_client* client, unsigned char* memory) {
   CHECK(readable(queue, 0) == 0);
 
   kvs_call call = 0;
-  CHECK(kvs_submit_open(queue, record, 5000000, 1, &call) == KVS_OK && call != 0);
+  CHECK(submit(queue, open_of(record, 5000000), 1, &call) == KVS_OK && call != 0);
   CHECK(readable(queue, 10000) == 1);
   kvs_completion end = next(queue);
   CHECK(end.call == call && end.tag == 1 && end.verb == KVS_VERB_OPEN && end.event == KVS_EVENT_END);
   CHECK(end.status == KVS_OK && readable(queue, 0) == 0);
   const kvs_space space = end.space;
-  CHECK(kvs_submit_wait_open(queue, space, 5000000, 2, NULL) == KVS_OK && next(queue).status == KVS_OK);
+  CHECK(submit(queue, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 5000000), 2, NULL) == KVS_OK &&
+        next(queue).status == KVS_OK);
 
   uint32_t tokens[16 * BLOCKS];
   for (size_t i = 0; i < 16 * BLOCKS; ++i) tokens[i] = (uint32_t)i + 5000;
   kvs_hash hashes[BLOCKS];
   size_t count = 0;
   CHECK(kvs_hash_chain(record, tokens, 16 * BLOCKS, hashes, BLOCKS, &count) == KVS_OK);
-  const void* from[BLOCKS];
   void* to[BLOCKS];
   for (size_t i = 0; i < BLOCKS; ++i) {
     memset(memory + i * BLOCK_BYTES, (int)(i + 33), BLOCK_BYTES);
-    from[i] = to[i] = memory + i * BLOCK_BYTES;
+    to[i] = memory + i * BLOCK_BYTES;
   }
-  kvs_put_options put = KVS_PUT_OPTIONS_INIT;
+  kvs_request put = KVS_REQUEST_INIT(KVS_VERB_PUT);
   put.deadline_us = 5000000;
-  CHECK(kvs_submit_put(queue, space, hashes, BLOCKS, from, &put, 3, &call) == KVS_OK);
+  CHECK(submit(queue, with(&put, space, hashes, BLOCKS, to), 3, &call) == KVS_OK);
   end = next(queue);
   CHECK(end.verb == KVS_VERB_PUT && end.status == KVS_OK && end.why == KVS_OK);
   CHECK(end.block_count + end.already_stored == BLOCKS && end.refused == 0);
 
-  kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
+  kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH);
   match.deadline_us = 5000000;
-  match.lease = 1;
-  CHECK(kvs_submit_match(queue, space, hashes, BLOCKS, &match, 4, NULL) == KVS_OK);
+  match.flags = KVS_FLAG_LEASE;
+  CHECK(submit(queue, with(&match, space, hashes, BLOCKS, NULL), 4, NULL) == KVS_OK);
   end = next(queue);
   CHECK(end.verb == KVS_VERB_MATCH && end.block_count == BLOCKS && end.lease != 0);
-  CHECK(kvs_submit_release(queue, end.lease, 5, NULL) == KVS_OK && next(queue).status == KVS_OK);
+  CHECK(submit(queue, lease_of(end.lease), 5, NULL) == KVS_OK && next(queue).status == KVS_OK);
 
   memset(memory, 0, BLOCKS * BLOCK_BYTES);
   const uint64_t ends[2] = {65536, BLOCK_BYTES};
-  kvs_get_options get = KVS_GET_OPTIONS_INIT;
+  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET);
   get.deadline_us = 5000000;
   get.segment_ends = ends;
   get.segment_count = 2;
-  CHECK(kvs_submit_get(queue, space, hashes, BLOCKS, to, &get, 6, &call) == KVS_OK);
+  CHECK(submit(queue, with(&get, space, hashes, BLOCKS, to), 6, &call) == KVS_OK);
   for (size_t segment = 0; segment < 2; ++segment) {
     end = next(queue);
     CHECK(end.event == KVS_EVENT_SEGMENT && end.call == call && end.segment == segment && end.block_count == BLOCKS);
@@ -481,11 +509,11 @@ static void submitted(kvs_client* client, unsigned char* memory) {
     for (size_t j = 0; j < BLOCK_BYTES; ++j) CHECK(memory[i * BLOCK_BYTES + j] == i + 33);
   }
 
-  kvs_load_options load = KVS_LOAD_OPTIONS_INIT;
+  kvs_request load = KVS_REQUEST_INIT(KVS_VERB_LOAD);
   load.deadline_us = 5000000;
   load.block_count_min = BLOCKS;
-  load.tell_match = 1;
-  CHECK(kvs_submit_load(queue, space, hashes, BLOCKS, to, &load, 7, &call) == KVS_OK);
+  load.flags = KVS_FLAG_TELL_MATCH;
+  CHECK(submit(queue, with(&load, space, hashes, BLOCKS, to), 7, &call) == KVS_OK);
   end = next(queue);
   CHECK(end.event == KVS_EVENT_MATCHED && end.block_count == BLOCKS);
   end = next(queue);
@@ -493,9 +521,9 @@ static void submitted(kvs_client* client, unsigned char* memory) {
 
   /* Of several one, then the others. */
   kvs_call calls[3];
-  CHECK(kvs_submit_touch(queue, space, hashes, BLOCKS, 5000000, 8, &calls[0]) == KVS_OK);
-  CHECK(kvs_submit_pin(queue, space, hashes, BLOCKS, 5000000, 9, &calls[1]) == KVS_OK);
-  CHECK(kvs_submit_unpin(queue, space, hashes, BLOCKS, 5000000, 10, &calls[2]) == KVS_OK);
+  CHECK(submit(queue, of(KVS_VERB_TOUCH, space, hashes, BLOCKS, 5000000), 8, &calls[0]) == KVS_OK);
+  CHECK(submit(queue, of(KVS_VERB_PIN, space, hashes, BLOCKS, 5000000), 9, &calls[1]) == KVS_OK);
+  CHECK(submit(queue, of(KVS_VERB_UNPIN, space, hashes, BLOCKS, 5000000), 10, &calls[2]) == KVS_OK);
   kvs_completion several[3];
   CHECK(kvs_wait(queue, &calls[1], 1, 1, 10000000, several, sizeof *several, &count) == KVS_OK && count == 1);
   CHECK(several[0].tag == 9 && several[0].block_count == BLOCKS);
@@ -506,34 +534,35 @@ static void submitted(kvs_client* client, unsigned char* memory) {
   CHECK(kvs_cancel(queue, calls[0]) == KVS_NOT_FOUND && kvs_cancel(queue, 0) == KVS_NOT_FOUND);
 
   /* calls_max counts until the end is reaped. */
-  for (int i = 0; i < 4; ++i) CHECK(kvs_submit_touch(queue, space, hashes, BLOCKS, 5000000, 11, NULL) == KVS_OK);
-  CHECK(kvs_submit_touch(queue, space, hashes, BLOCKS, 5000000, 11, NULL) == KVS_BUSY);
+  for (int i = 0; i < 4; ++i)
+    CHECK(submit(queue, of(KVS_VERB_TOUCH, space, hashes, BLOCKS, 5000000), 11, NULL) == KVS_OK);
+  CHECK(submit(queue, of(KVS_VERB_TOUCH, space, hashes, BLOCKS, 5000000), 11, NULL) == KVS_BUSY);
   CHECK(kvs_queue_in_flight(queue, &count, NULL) == KVS_OK && count == 4);
   for (int i = 0; i < 4; ++i) (void)next(queue);
   uint64_t bytes = 1;
   CHECK(kvs_queue_in_flight(queue, &count, &bytes) == KVS_OK && count == 0 && bytes == 0);
 
   char json[65536];
-  size_t length = 0;
-  CHECK(kvs_submit_stats(queue, 5000000, json, sizeof json, &length, 12, NULL) == KVS_OK);
+  CHECK(submit(queue, answered(of(KVS_VERB_STATS, 0, NULL, 0, 5000000), json, sizeof json), 12, NULL) == KVS_OK);
   end = next(queue);
-  CHECK(end.verb == KVS_VERB_STATS && end.status == KVS_OK && strlen(json) == length);
-  CHECK(kvs_submit_stats(queue, 5000000, json, 5, &length, 12, NULL) == KVS_OK);
-  CHECK(next(queue).status == KVS_TOO_LARGE && length > 5);
-  CHECK(kvs_submit_lend(queue, memory, BLOCK_BYTES, 5000000, 13, NULL) == KVS_OK);
+  CHECK(end.verb == KVS_VERB_STATS && end.status == KVS_OK && strlen(json) == end.length);
+  CHECK(submit(queue, answered(of(KVS_VERB_STATS, 0, NULL, 0, 5000000), json, 5), 12, NULL) == KVS_OK);
+  end = next(queue);
+  CHECK(end.status == KVS_TOO_LARGE && end.length > 5);
+  CHECK(submit(queue, memory_of(KVS_VERB_LEND, memory, BLOCK_BYTES), 13, NULL) == KVS_OK);
   (void)next(queue); /* as the memory is lendable, or not */
-  CHECK(kvs_submit_remove_device_memory(queue, memory, 1, 5000000, 14, NULL) == KVS_OK);
+  CHECK(submit(queue, memory_of(KVS_VERB_REMOVE_DEVICE_MEMORY, memory, 1), 14, NULL) == KVS_OK);
   CHECK(next(queue).status == KVS_BAD_REQUEST);
-  CHECK(kvs_submit_drop(queue, space, hashes, BLOCKS, 5000000, 15, NULL) == KVS_OK);
+  CHECK(submit(queue, of(KVS_VERB_DROP, space, hashes, BLOCKS, 5000000), 15, NULL) == KVS_OK);
   end = next(queue);
   CHECK(end.status == KVS_OK && end.block_count == 1 && end.until_restart == 0);
 
   /* Mistakes. */
-  CHECK(kvs_submit_get(queue, space + 9, hashes, BLOCKS, to, &get, 0, &call) == KVS_BAD_REQUEST);
-  CHECK(kvs_submit_get(queue, space, NULL, BLOCKS, to, &get, 0, &call) == KVS_BAD_REQUEST);
-  CHECK(kvs_submit_get(queue, space, hashes, BLOCKS, NULL, &get, 0, &call) == KVS_BAD_REQUEST);
-  CHECK(kvs_submit_match(NULL, space, hashes, BLOCKS, &match, 0, &call) == KVS_BAD_REQUEST);
-  CHECK(kvs_submit_open(queue, "block_size=0\n", 0, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(submit(queue, with(&get, space + 9, hashes, BLOCKS, to), 0, &call) == KVS_BAD_REQUEST);
+  CHECK(submit(queue, with(&get, space, NULL, BLOCKS, to), 0, &call) == KVS_BAD_REQUEST);
+  CHECK(submit(queue, with(&get, space, hashes, BLOCKS, NULL), 0, &call) == KVS_BAD_REQUEST);
+  CHECK(submit(NULL, with(&match, space, hashes, BLOCKS, NULL), 0, &call) == KVS_BAD_REQUEST);
+  CHECK(submit(queue, open_of("block_size=0\n", 0), 0, &call) == KVS_BAD_REQUEST);
   CHECK(kvs_reap(queue, NULL, sizeof end, 1, 0, 0, &count) == KVS_BAD_REQUEST);
   CHECK(kvs_reap(queue, &end, 8, 1, 0, 0, &count) == KVS_BAD_REQUEST);
   CHECK(kvs_queue_fd(NULL) == -1);
@@ -545,16 +574,16 @@ static void submitted(kvs_client* client, unsigned char* memory) {
     uint64_t later;
   } newer[2];
   memset(newer, 0xFF, sizeof newer);
-  for (int i = 0; i < 2; ++i) CHECK(kvs_submit_touch(queue, space, hashes, 1, 5000000, 16, NULL) == KVS_OK);
+  for (int i = 0; i < 2; ++i) CHECK(submit(queue, of(KVS_VERB_TOUCH, space, hashes, 1, 5000000), 16, NULL) == KVS_OK);
   CHECK(kvs_reap(queue, &newer[0].known, sizeof newer[0], 2, 2, 10000000, &count) == KVS_OK && count == 2);
   CHECK(newer[0].known.tag == 16 && newer[0].later == 0 && newer[1].known.tag == 16 && newer[1].later == 0);
 
   /* Shut down with calls in flight: all end, none is taken, and what ended can be reaped. */
   for (int i = 0; i < 3; ++i) {
-    CHECK(kvs_submit_get(queue, space, hashes, BLOCKS, to, &get, 17, NULL) == KVS_OK);
+    CHECK(submit(queue, with(&get, space, hashes, BLOCKS, to), 17, NULL) == KVS_OK);
   }
   CHECK(kvs_queue_shutdown(queue) == KVS_OK);
-  CHECK(kvs_submit_touch(queue, space, hashes, 1, 5000000, 18, NULL) == KVS_CANCELLED);
+  CHECK(submit(queue, of(KVS_VERB_TOUCH, space, hashes, 1, 5000000), 18, NULL) == KVS_CANCELLED);
   size_t left = 3;
   while (left > 0) {
     end = next(queue);
@@ -567,33 +596,43 @@ static void submitted(kvs_client* client, unsigned char* memory) {
 /* A caller that was compiled with a newer and one with an older header. */
 static void other_versions(kvs_client* client) {
   kvs_space space;
-  CHECK(kvs_open(client, "block_bytes=131072\nblock_size=16\nmodel=c\n", 5000000, &space) == KVS_OK);
-  struct {
-    kvs_match_options known;
-    uint64_t later;
-  } newer = {KVS_MATCH_OPTIONS_INIT, 0};
-  newer.known.struct_size = sizeof newer;
-  newer.known.deadline_us = 5000000;
+  CHECK(open_space(client, "block_bytes=131072\nblock_size=16\nmodel=c\n", 5000000, &space) == KVS_OK);
   kvs_hash hash;
   memset(&hash, 7, sizeof hash);
-  kvs_match_result result = KVS_MATCH_RESULT_INIT;
-  CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_OK && result.block_count == 0);
+  struct {
+    kvs_request known;
+    uint64_t later;
+  } newer = {of(KVS_VERB_MATCH, space, &hash, 1, 5000000), 0};
+  newer.known.struct_size = sizeof newer;
+  struct {
+    kvs_completion known;
+    uint64_t later;
+  } result = {.later = 7};
+  CHECK(kvs_run(client, &newer.known, &result.known, sizeof result) == KVS_OK);
+  CHECK(result.known.block_count == 0 && result.later == 0);
   newer.later = 1;
-  CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_UNSUPPORTED);
+  CHECK(kvs_run(client, &newer.known, &result.known, sizeof result) == KVS_UNSUPPORTED);
+  SAYS("struct_size: 328, and byte 320 is set; this version of libkvstore knows 320");
 
-  newer.known.struct_size = offsetof(kvs_match_options, lease);
-  newer.known.lease = 1; /* an older caller has something else there */
-  result.struct_size = offsetof(kvs_match_result, lease);
-  result.lease = 0x5555;
-  CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_OK && result.lease == 0x5555);
+  newer.known.struct_size = offsetof(kvs_request, memory);
+  newer.known.memory = &hash; /* an older caller has something else there */
+  result.known.lease = 0x5555;
+  CHECK(kvs_run(client, &newer.known, &result.known, offsetof(kvs_completion, lease)) == KVS_OK);
+  CHECK(result.known.lease == 0x5555);
   newer.known.struct_size = 0;
-  CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_BAD_REQUEST);
+  CHECK(run(client, newer.known, NULL) == KVS_BAD_REQUEST);
+  SAYS("struct_size: 0, allowed are 8 to 65536");
+  newer.known.struct_size = sizeof newer.known;
+  CHECK(kvs_run(client, &newer.known, &result.known, 8) == KVS_BAD_REQUEST);
+  SAYS("completion_size: 8, allowed are 32 to 65536");
+  CHECK(kvs_run(client, &newer.known, NULL, sizeof result) == KVS_BAD_REQUEST);
+  CHECK(kvs_run(client, NULL, NULL, 0) == KVS_BAD_REQUEST);
 }
 
 /* Addresses that this program cannot touch stand in for a GPU's. Over a Unix socket there is no way to them. */
 static void device_memory(kvs_client* client) {
   kvs_space space;
-  CHECK(kvs_open(client, "block_bytes=131072\nblock_size=16\nmodel=c\n", 5000000, &space) == KVS_OK);
+  CHECK(open_space(client, "block_bytes=131072\nblock_size=16\nmodel=c\n", 5000000, &space) == KVS_OK);
   void* const address = (void*)(uintptr_t)0x7000000000;
   kvs_device_memory memory = KVS_DEVICE_MEMORY_INIT;
   CHECK(kvs_add_device_memory(client, NULL) == KVS_BAD_REQUEST);
@@ -602,34 +641,33 @@ static void device_memory(kvs_client* client) {
   memory.bytes = BLOCK_BYTES;
   CHECK(kvs_add_device_memory(client, &memory) == KVS_OK);
   CHECK(kvs_add_device_memory(client, &memory) == KVS_BAD_REQUEST);
-  size_t connections = 1;
-  CHECK(kvs_lend(client, address, BLOCK_BYTES, 5000000, &connections) == KVS_OK && connections == 0);
+  kvs_completion lent;
+  CHECK(run(client, memory_of(KVS_VERB_LEND, address, BLOCK_BYTES), &lent) == KVS_OK && lent.block_count == 0);
 
   kvs_hash hash;
   memset(&hash, 7, sizeof hash);
   uint64_t sums[2] = {0, 0};
-  kvs_get_options get = KVS_GET_OPTIONS_INIT;
-  kvs_get_result got = KVS_GET_RESULT_INIT;
+  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET);
+  kvs_completion got;
   get.deadline_us = 5000000;
-  CHECK(kvs_get(client, space, &hash, 1, &memory.address, &get, &got) == KVS_BAD_REQUEST);
+  CHECK(run(client, with(&get, space, &hash, 1, &memory.address), &got) == KVS_BAD_REQUEST);
   get.checksums = sums;
   get.checksum_count = 2;
-  CHECK(kvs_get(client, space, &hash, 1, &memory.address, &get, &got) == KVS_OK);
+  CHECK(run(client, with(&get, space, &hash, 1, &memory.address), &got) == KVS_OK);
   CHECK(got.block_count == 0 && got.why == KVS_NO_REGION);
-  kvs_put_options put = KVS_PUT_OPTIONS_INIT;
-  kvs_put_result stored = KVS_PUT_RESULT_INIT;
-  const void* from = address;
+  kvs_request put = KVS_REQUEST_INIT(KVS_VERB_PUT);
+  kvs_completion stored;
   put.deadline_us = 5000000;
-  CHECK(kvs_put(client, space, &hash, 1, &from, &put, &stored) == KVS_BAD_REQUEST);
+  CHECK(run(client, with(&put, space, &hash, 1, &memory.address), &stored) == KVS_BAD_REQUEST);
   put.checksums = sums;
   put.checksum_count = 2;
-  CHECK(kvs_put(client, space, &hash, 1, &from, &put, &stored) == KVS_OK);
-  CHECK(stored.stored == 0 && stored.refused == 1 && stored.why == KVS_NO_REGION);
+  CHECK(run(client, with(&put, space, &hash, 1, &memory.address), &stored) == KVS_OK);
+  CHECK(stored.block_count == 0 && stored.refused == 1 && stored.why == KVS_NO_REGION);
 
   CHECK(kvs_free(client, address, BLOCK_BYTES) == KVS_BAD_REQUEST);
-  CHECK(kvs_remove_device_memory(client, address, 1, 5000000) == KVS_BAD_REQUEST);
-  CHECK(kvs_remove_device_memory(client, address, BLOCK_BYTES, 5000000) == KVS_OK);
-  CHECK(kvs_remove_device_memory(client, address, BLOCK_BYTES, 5000000) == KVS_BAD_REQUEST);
+  CHECK(run(client, memory_of(KVS_VERB_REMOVE_DEVICE_MEMORY, address, 1), NULL) == KVS_BAD_REQUEST);
+  CHECK(run(client, memory_of(KVS_VERB_REMOVE_DEVICE_MEMORY, address, BLOCK_BYTES), NULL) == KVS_OK);
+  CHECK(run(client, memory_of(KVS_VERB_REMOVE_DEVICE_MEMORY, address, BLOCK_BYTES), NULL) == KVS_BAD_REQUEST);
 }
 
 static void mistakes(kvs_client* client) {
@@ -657,13 +695,13 @@ static void mistakes(kvs_client* client) {
   CHECK(kvs_client_open(&options, &none) == KVS_OK);
   kvs_client_close(none);
   kvs_space space;
-  CHECK(kvs_open(client, "model=c\nblock_size=0\nblock_bytes=5\n", 1000, &space) == KVS_BAD_REQUEST);
+  CHECK(open_space(client, "model=c\nblock_size=0\nblock_bytes=5\n", 1000, &space) == KVS_BAD_REQUEST);
   CHECK(strstr(kvs_last_error(), "block_size") != NULL);
-  CHECK(kvs_open(client, NULL, 1000, &space) == KVS_BAD_REQUEST);
-  CHECK(kvs_open(NULL, "", 1000, &space) == KVS_BAD_REQUEST);
-  kvs_get_options get = KVS_GET_OPTIONS_INIT;
-  kvs_get_result got = KVS_GET_RESULT_INIT;
-  CHECK(kvs_get(client, 99, NULL, 1, NULL, &get, &got) == KVS_BAD_REQUEST);
+  CHECK(open_space(client, NULL, 1000, &space) == KVS_BAD_REQUEST);
+  CHECK(open_space(NULL, "", 1000, &space) == KVS_BAD_REQUEST);
+  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET);
+  kvs_completion got;
+  CHECK(run(client, with(&get, 99, NULL, 1, NULL), &got) == KVS_BAD_REQUEST);
   CHECK(kvs_free(client, &space, 4) == KVS_BAD_REQUEST);
   kvs_client_close(NULL);
 }
@@ -677,29 +715,29 @@ static void away(void) {
   options.node_count = 1;
   CHECK(kvs_client_open(&options, &client) == KVS_OK);
   kvs_space space = 0;
-  CHECK(kvs_open(client, "model=c\nblock_size=1\nblock_bytes=5\n", 0, &space) == KVS_OK);
-  CHECK(kvs_open(client, "model=c\nblock_size=1\nblock_bytes=5\n", 5000000, &space) == KVS_OK);
+  CHECK(open_space(client, "model=c\nblock_size=1\nblock_bytes=5\n", 0, &space) == KVS_OK);
+  CHECK(open_space(client, "model=c\nblock_size=1\nblock_bytes=5\n", 5000000, &space) == KVS_OK);
   kvs_hash hash = {{1}};
-  kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
-  kvs_match_result found = KVS_MATCH_RESULT_INIT;
+  kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+  kvs_completion found;
   match.deadline_us = 5000000;
-  CHECK(kvs_match(client, space, &hash, 1, &match, &found) == KVS_OK);
+  CHECK(run(client, with(&match, space, &hash, 1, NULL), &found) == KVS_OK);
   CHECK(found.block_count == 0 && found.why == KVS_UNAVAILABLE);
-  CHECK(kvs_wait_open(client, space, 5000000) == KVS_UNAVAILABLE);
-  CHECK(kvs_wait_open(client, space + 1, 5000000) == KVS_BAD_REQUEST);
+  CHECK(run(client, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 5000000), NULL) == KVS_UNAVAILABLE);
+  CHECK(run(client, of(KVS_VERB_WAIT_OPEN, space + 1, NULL, 0, 5000000), NULL) == KVS_BAD_REQUEST);
   /* Calls that never block are answered at once. */
   kvs_queue_options queue_options = KVS_QUEUE_OPTIONS_INIT;
   kvs_queue* queue = NULL;
   CHECK(kvs_queue_open(client, &queue_options, &queue) == KVS_OK);
   match.deadline_us = 3600000000;
-  CHECK(kvs_submit_match(queue, space, &hash, 1, &match, 0, NULL) == KVS_OK);
+  CHECK(submit(queue, with(&match, space, &hash, 1, NULL), 0, NULL) == KVS_OK);
   const kvs_completion end = next(queue);
   CHECK(end.status == KVS_OK && end.block_count == 0 && end.why == KVS_UNAVAILABLE);
   /* A queue outlives its client. */
-  CHECK(kvs_submit_wait_open(queue, space, 3600000000, 0, NULL) == KVS_OK);
+  CHECK(submit(queue, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 3600000000), 0, NULL) == KVS_OK);
   kvs_client_close(client);
   (void)next(queue);
-  CHECK(kvs_submit_match(queue, space, &hash, 1, &match, 0, NULL) == KVS_CANCELLED);
+  CHECK(submit(queue, with(&match, space, &hash, 1, NULL), 0, NULL) == KVS_CANCELLED);
   kvs_queue_close(queue);
 }
 
@@ -707,7 +745,7 @@ static void away(void) {
 static void forked(kvs_client* client, const kvs_options* options) {
   const char* const record = "model=c\nblock_size=16\nblock_bytes=131072\n";
   kvs_space space = 0;
-  CHECK(kvs_open(client, record, 5000000, &space) == KVS_OK);
+  CHECK(open_space(client, record, 5000000, &space) == KVS_OK);
   kvs_queue_options queue_options = KVS_QUEUE_OPTIONS_INIT;
   kvs_queue* queue = NULL;
   CHECK(kvs_queue_open(client, &queue_options, &queue) == KVS_OK);
@@ -717,20 +755,20 @@ static void forked(kvs_client* client, const kvs_options* options) {
   if (child == 0) {
     alarm(60); /* a call that hangs fails the test */
     kvs_hash hash = {{1}};
-    kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
-    kvs_match_result found = KVS_MATCH_RESULT_INIT;
+    kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+    kvs_completion found;
     match.deadline_us = 60000000;
-    CHECK(kvs_match(client, space, &hash, 1, &match, &found) == KVS_FORKED);
+    CHECK(run(client, with(&match, space, &hash, 1, NULL), &found) == KVS_FORKED);
     CHECK(strcmp(kvs_status_text(KVS_FORKED), "the client belongs to the parent process") == 0);
     CHECK(strstr(kvs_last_error(), "fork") != NULL);
     void* memory = NULL;
     CHECK(kvs_allocate(client, 4096, &memory) == KVS_FORKED);
-    CHECK(kvs_wait_open(client, space, 60000000) == KVS_FORKED);
-    CHECK(kvs_touch(client, space, &hash, 1, 60000000, NULL) == KVS_FORKED);
-    CHECK(kvs_stats(client, 60000000, NULL, 0, NULL) == KVS_FORKED);
+    CHECK(run(client, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 60000000), NULL) == KVS_FORKED);
+    CHECK(run(client, of(KVS_VERB_TOUCH, space, &hash, 1, 60000000), NULL) == KVS_FORKED);
+    CHECK(run(client, answered(of(KVS_VERB_STATS, 0, NULL, 0, 60000000), NULL, 0), NULL) == KVS_FORKED);
     kvs_completion end;
     size_t count = 0;
-    CHECK(kvs_submit_touch(queue, space, &hash, 1, 60000000, 0, NULL) == KVS_FORKED);
+    CHECK(submit(queue, of(KVS_VERB_TOUCH, space, &hash, 1, 60000000), 0, NULL) == KVS_FORKED);
     CHECK(kvs_reap(queue, &end, sizeof end, 1, 1, 60000000, &count) == KVS_FORKED);
     CHECK(kvs_cancel(queue, 1) == KVS_FORKED && kvs_queue_fd(queue) == -1);
     kvs_queue* none = NULL;
@@ -739,18 +777,19 @@ static void forked(kvs_client* client, const kvs_options* options) {
     kvs_client_close(client);
     kvs_client* own = NULL;
     CHECK(kvs_client_open(options, &own) == KVS_OK);
-    CHECK(kvs_open(own, record, 30000000, &space) == KVS_OK);
-    CHECK(kvs_wait_open(own, space, 30000000) == KVS_OK);
-    CHECK(kvs_match(own, space, &hash, 1, &match, &found) == KVS_OK && found.why == KVS_OK);
+    CHECK(open_space(own, record, 30000000, &space) == KVS_OK);
+    CHECK(run(own, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 30000000), NULL) == KVS_OK);
+    CHECK(run(own, with(&match, space, &hash, 1, NULL), &found) == KVS_OK && found.why == KVS_OK);
     kvs_client_close(own);
     _exit(0);
   }
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  CHECK(kvs_touch(client, space, NULL, 0, 5000000, NULL) == KVS_OK);
-  CHECK(kvs_wait_open(client, space, 5000000) == KVS_OK); /* the parent goes on */
-  CHECK(kvs_submit_wait_open(queue, space, 5000000, 0, NULL) == KVS_OK && next(queue).status == KVS_OK);
+  CHECK(run(client, of(KVS_VERB_TOUCH, space, NULL, 0, 5000000), NULL) == KVS_OK);
+  CHECK(run(client, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 5000000), NULL) == KVS_OK); /* the parent goes on */
+  CHECK(submit(queue, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 5000000), 0, NULL) == KVS_OK &&
+        next(queue).status == KVS_OK);
   kvs_queue_close(queue);
 }
 

@@ -1,5 +1,5 @@
 // Calls that never block: submitted from any thread, reaped from a queue. Against a real node over sockets.
-#include "client/completion_queue.h"
+#include "tests/client/typed_calls.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -65,12 +65,12 @@ bool is_readable(int fd) {
 
 class CompletionQueueTest : public testing::Test {
  protected:
-  std::unique_ptr<BlockingClient> make_client(const Endpoint& at, std::size_t connections = 2) {
+  std::unique_ptr<TypedClient> make_client(const Endpoint& at, std::size_t connections = 2) {
     ClientConfig config;
     config.nodes.push_back({.endpoint = at.to_string()});
     config.connections_per_node = connections;
     config.backoff_min = config.backoff_max = 1ms;
-    return std::make_unique<BlockingClient>(config);
+    return std::make_unique<TypedClient>(config);
   }
   std::unique_ptr<SocketNode> make_node() { return std::make_unique<SocketNode>(small_store(), "node", endpoint); }
   Endpoint nobody() const { return {Endpoint::Scheme::kUnix, directory.path() + "/nobody", ""}; }
@@ -81,7 +81,7 @@ class CompletionQueueTest : public testing::Test {
     ASSERT_EQ(client->put(space, chain, blocks.from, {.deadline = 5s})->stored, kBlocks);
   }
   /// One completion, which must come.
-  static Completion next(CompletionQueue& queue) {
+  static Completion next(TypedQueue& queue) {
     Completion one;
     EXPECT_EQ(queue.reap({&one, 1}, 1, 10s).value(), 1u);
     return one;
@@ -90,7 +90,7 @@ class CompletionQueueTest : public testing::Test {
   TemporaryDirectory directory;
   Endpoint endpoint{Endpoint::Scheme::kUnix, directory.path() + "/node", ""};
   std::unique_ptr<SocketNode> node = make_node();
-  std::unique_ptr<BlockingClient> client = make_client(endpoint);
+  std::unique_ptr<TypedClient> client = make_client(endpoint);
   NamespaceRecord record = test_record(kBlockBytes);
   Space space = client->open(record, 5s).value();
   std::vector<BlockHash> chain = test_chain(record, kBlocks);
@@ -100,7 +100,7 @@ class CompletionQueueTest : public testing::Test {
 };
 
 TEST_F(CompletionQueueTest, EveryVerbEndsWithItsResultAndItsTag) {
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   Blocks blocks(kBlocks, kBlockBytes);
   blocks.fill(chain);
   const auto put = queue.submit_put(space, chain, blocks.from, {.deadline = 5s}, 1).value();
@@ -154,7 +154,7 @@ TEST_F(CompletionQueueTest, EveryVerbEndsWithItsResultAndItsTag) {
 
 TEST_F(CompletionQueueTest, CallsOfASetEndWithAResultForEachName) {
   const Space set = client->open(set_record, 5s).value();
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   Blocks blocks(kBlocks, kBlockBytes);
   blocks.fill(chain);
   std::vector<std::span<const std::byte>> from;
@@ -222,7 +222,7 @@ TEST_F(CompletionQueueTest, CallsOfASetEndWithAResultForEachName) {
 
 TEST_F(CompletionQueueTest, ALoadMovesOnlyWhatIsFoundAndOnlyIfItIsEnough) {
   store();
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   const auto longer = test_chain(record, kBlocks + 4);
   ASSERT_TRUE(std::equal(chain.begin(), chain.end(), longer.begin()));
   Blocks blocks(longer.size(), kBlockBytes);
@@ -250,7 +250,7 @@ TEST_F(CompletionQueueTest, ALoadMovesOnlyWhatIsFoundAndOnlyIfItIsEnough) {
 
 TEST_F(CompletionQueueTest, SegmentsComeInOrderBeforeTheEnd) {
   store();
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   Blocks blocks(kBlocks, kBlockBytes);
   const std::uint64_t ends[] = {64 << 10, 128 << 10, kBlockBytes};
   for (const bool load : {false, true}) {
@@ -269,7 +269,7 @@ TEST_F(CompletionQueueTest, SegmentsComeInOrderBeforeTheEnd) {
 
 TEST_F(CompletionQueueTest, TheEventDescriptorIsReadableExactlyWhileCompletionsWait) {
   store();
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   EXPECT_FALSE(is_readable(queue.fd()));
   const int epoll = ::epoll_create1(0);
   epoll_event event{.events = EPOLLIN, .data = {}};
@@ -288,7 +288,7 @@ TEST_F(CompletionQueueTest, TheEventDescriptorIsReadableExactlyWhileCompletionsW
 
 TEST_F(CompletionQueueTest, OneReapTakesManyAndWaitsForAsManyAsAsked) {
   store();
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   constexpr std::size_t kCalls = 50;
   for (std::size_t i = 0; i < kCalls; ++i) ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 5s}, i));
   std::vector<Completion> ended(kCalls + 5);
@@ -301,7 +301,7 @@ TEST_F(CompletionQueueTest, OneReapTakesManyAndWaitsForAsManyAsAsked) {
 
 TEST_F(CompletionQueueTest, NamedCallsAreWaitedFor) {
   store();
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   std::vector<CallId> calls;
   for (std::uint64_t i = 0; i < 4; ++i) calls.push_back(queue.submit_match(space, chain, {.deadline = 5s}, i).value());
   std::vector<Completion> ended(4);
@@ -321,7 +321,7 @@ TEST_F(CompletionQueueTest, NamedCallsAreWaitedFor) {
 
 TEST_F(CompletionQueueTest, CallsAndBytesInFlightAreBoundedUntilTheyAreReaped) {
   store();
-  CompletionQueue calls(*client, {.calls_max = 3});
+  TypedQueue calls(*client, {.calls_max = 3});
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(calls.submit_match(space, chain, {.deadline = 5s}));
     EXPECT_EQ(calls.submit_match(space, chain, {.deadline = 5s}).error(), Errc::kBusy);
@@ -331,7 +331,7 @@ TEST_F(CompletionQueueTest, CallsAndBytesInFlightAreBoundedUntilTheyAreReaped) {
     while (calls.calls_in_flight() > 0) ASSERT_TRUE(calls.reap(ended, 1, 10s));
   }
 
-  CompletionQueue bytes(*client, {.bytes_max = 2 * kBlocks * kBlockBytes});
+  TypedQueue bytes(*client, {.bytes_max = 2 * kBlocks * kBlockBytes});
   Blocks one(kBlocks, kBlockBytes), two(kBlocks, kBlockBytes);
   ASSERT_TRUE(bytes.submit_get(space, chain, one.to, {.deadline = 5s}));
   EXPECT_EQ(bytes.submit_get(space, chain, two.to, {.deadline = 5s}).error(), Errc::kBusy)
@@ -340,15 +340,15 @@ TEST_F(CompletionQueueTest, CallsAndBytesInFlightAreBoundedUntilTheyAreReaped) {
   EXPECT_EQ(bytes.bytes_in_flight(), 0u);
   ASSERT_TRUE(bytes.submit_get(space, chain, two.to, {.deadline = 5s}));
   EXPECT_EQ(next(bytes).get.block_count, kBlocks);
-  CompletionQueue tiny(*client, {.bytes_max = kBlockBytes});
+  TypedQueue tiny(*client, {.bytes_max = kBlockBytes});
   EXPECT_EQ(tiny.submit_get(space, chain, one.to, {.deadline = 5s}).error(), Errc::kTooLarge);
   // Counts whose bytes wrap around to a few: nothing of the lists may be looked at.
-  CompletionQueue wide(*client, {.bytes_max = PTRDIFF_MAX});
+  TypedQueue wide(*client, {.bytes_max = PTRDIFF_MAX});
   constexpr std::size_t kWraps = (std::size_t{1} << 59) + 1;
   const std::span<const BlockHash> many(chain.data(), kWraps);
   const std::span<const std::span<std::byte>> many_to(one.to.data(), kWraps);
   const std::span<const std::span<const std::byte>> many_from(one.from.data(), kWraps);
-  for (CompletionQueue* const queue : {&tiny, &wide}) {
+  for (TypedQueue* const queue : {&tiny, &wide}) {
     EXPECT_EQ(queue->submit_match(space, many, {.deadline = 5s}).error(), Errc::kTooLarge);
     EXPECT_EQ(queue->submit_touch(space, many, 5s).error(), Errc::kTooLarge);
     EXPECT_EQ(queue->submit_get(space, many, many_to, {.deadline = 5s}).error(), Errc::kTooLarge);
@@ -358,8 +358,8 @@ TEST_F(CompletionQueueTest, CallsAndBytesInFlightAreBoundedUntilTheyAreReaped) {
     EXPECT_EQ(queue->submit_put_set(space, many, many_from, {.deadline = 5s}).error(), Errc::kTooLarge);
     EXPECT_EQ(queue->bytes_in_flight(), 0u);
   }
-  EXPECT_THROW(CompletionQueue(*client, {.calls_max = 0}), std::invalid_argument);
-  EXPECT_THROW(CompletionQueue(*client, {.bytes_max = 0}), std::invalid_argument);
+  EXPECT_THROW(TypedQueue(*client, {.calls_max = 0}), std::invalid_argument);
+  EXPECT_THROW(TypedQueue(*client, {.bytes_max = 0}), std::invalid_argument);
 }
 
 // -- nodes that are away, hang, die and come back
@@ -383,7 +383,7 @@ TEST_F(CompletionQueueTest, WhileTheNodeIsAwayEachCallIsAnsweredAtOnce) {
   const SilentListener hangs(directory.path() + "/hangs");
   for (const char* name : {"/nobody", "/hangs"}) {
     auto away = make_client({Endpoint::Scheme::kUnix, directory.path() + name, ""});
-    CompletionQueue queue(*away);
+    TypedQueue queue(*away);
     ASSERT_TRUE(queue.submit_open(record, 0us));
     const Completion opened = next(queue);
     ASSERT_FALSE(opened.error) << "a worker starts while the store is away";
@@ -409,7 +409,7 @@ TEST_F(CompletionQueueTest, WhileTheNodeIsAwayEachCallIsAnsweredAtOnce) {
 
 TEST_F(CompletionQueueTest, LookupsFindTheStoreOnceItIsThere) {
   node.reset();
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 1h}));
   EXPECT_EQ(next(queue).match.why, Errc::kUnavailable);
   node = make_node();
@@ -426,7 +426,7 @@ TEST_F(CompletionQueueTest, ACancelledCallEndsSoonAndThenItsMemoryIsTheCallers) 
   const SilentListener hangs(directory.path() + "/hangs");
   auto stuck = make_client({Endpoint::Scheme::kUnix, directory.path() + "/hangs", ""});
   const Space away = stuck->open(record, 0us).value();
-  CompletionQueue queue(*stuck, {.wait_while_away = true});
+  TypedQueue queue(*stuck, {.wait_while_away = true});
   auto blocks = std::make_unique<Blocks>(kBlocks, kBlockBytes);
   const auto get = queue.submit_get(away, chain, blocks->to, {.deadline = 1h}, 1).value();
   const auto match = queue.submit_match(away, chain, {.deadline = 1h}, 2).value();
@@ -477,7 +477,7 @@ class HeldCancel final : public Cancellable {
 };
 
 TEST_F(CompletionQueueTest, AWishForACallThatHasEndedHidesNoneForTheNextInItsPlace) {
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   HeldCancel first, second;
   second.may_go_on.release();
   const auto held = queue.submit_other([&](Client&, CallControl control) { return HeldCancel::wait(first, control); });
@@ -517,14 +517,14 @@ TEST_F(CompletionQueueTest, ADeadlineCountsFromTheSubmitAndIsASmallerResult) {
   const SilentListener hangs(directory.path() + "/hangs");
   auto stuck = make_client({Endpoint::Scheme::kUnix, directory.path() + "/hangs", ""});
   const Space away = stuck->open(record, 0us).value();
-  CompletionQueue queue(*stuck, {.wait_while_away = true});
+  TypedQueue queue(*stuck, {.wait_while_away = true});
   ASSERT_TRUE(queue.submit_match(away, chain, {.deadline = 30ms}));
   Completion end = next(queue);
   EXPECT_FALSE(end.error);
   EXPECT_TRUE(end.match.why == asio::error::timed_out || end.match.why == Errc::kUnavailable)
       << end.match.why.message();
   // Late before it could begin: the I/O thread is held up until the deadline has passed.
-  CompletionQueue late(*client);
+  TypedQueue late(*client);
   const Space set = client->open(set_record, 0us).value();
   std::binary_semaphore is_past{0};
   ASSERT_TRUE(late.submit_other([&is_past](Client& there, CallControl) {
@@ -563,7 +563,7 @@ TEST_F(CompletionQueueTest, ADeadlineCountsFromTheSubmitAndIsASmallerResult) {
 
 TEST_F(CompletionQueueTest, CallsOnANodeThatDiesEndWithAReason) {
   store();
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   std::vector<std::unique_ptr<Blocks>> memory;
   for (std::size_t i = 0; i < 16; ++i) {
     memory.push_back(std::make_unique<Blocks>(kBlocks, kBlockBytes));
@@ -592,7 +592,7 @@ TEST_F(CompletionQueueTest, AQueueIsClosedWithCallsInFlight) {
   for (int round = 0; round < 20; ++round) {
     std::vector<std::unique_ptr<Blocks>> memory;
     {
-      CompletionQueue queue(*client);
+      TypedQueue queue(*client);
       for (int i = 0; i < 8; ++i) {
         memory.push_back(std::make_unique<Blocks>(kBlocks, kBlockBytes));
         ASSERT_TRUE(queue.submit_get(space, chain, memory.back()->to, {.deadline = 1h}));
@@ -608,7 +608,7 @@ TEST_F(CompletionQueueTest, WhatWasShutDownCanBeReaped) {
   const SilentListener hangs(directory.path() + "/hangs");
   auto stuck = make_client({Endpoint::Scheme::kUnix, directory.path() + "/hangs", ""});
   const Space away = stuck->open(record, 0us).value();
-  CompletionQueue queue(*stuck, {.wait_while_away = true});
+  TypedQueue queue(*stuck, {.wait_while_away = true});
   for (std::uint64_t i = 0; i < 40; ++i) ASSERT_TRUE(queue.submit_match(away, chain, {.deadline = 1h}, i));
   std::thread waits([&] {
     std::vector<Completion> ended(50);
@@ -624,8 +624,8 @@ TEST_F(CompletionQueueTest, WhatWasShutDownCanBeReaped) {
 TEST_F(CompletionQueueTest, AQueueOutlivesItsClient) {
   store();
   Blocks blocks(kBlocks, kBlockBytes);
-  CompletionQueue queue(*client);
-  CompletionQueue idle(*client);
+  TypedQueue queue(*client);
+  TypedQueue idle(*client);
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 1h}));
   ASSERT_TRUE(queue.submit_get(space, chain, blocks.to, {.deadline = 1h}));
   client.reset();
@@ -640,7 +640,7 @@ TEST_F(CompletionQueueTest, AnInternalErrorEndsAllCallsAndRefusesMore) {
   const SilentListener hangs(directory.path() + "/hangs");
   auto stuck = make_client({Endpoint::Scheme::kUnix, directory.path() + "/hangs", ""});
   const Space away = stuck->open(record, 0us).value();
-  auto queue = std::make_unique<CompletionQueue>(*stuck, CompletionQueueOptions{.wait_while_away = true});
+  auto queue = std::make_unique<TypedQueue>(*stuck, CompletionQueueOptions{.wait_while_away = true});
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(queue->submit_match(away, chain, {.deadline = 1h}));
   ASSERT_TRUE(queue->submit_other([](Client&, CallControl) -> Async<std::size_t> {
     throw std::logic_error("as a failed assertion");
@@ -649,7 +649,7 @@ TEST_F(CompletionQueueTest, AnInternalErrorEndsAllCallsAndRefusesMore) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(next(*queue).error, Errc::kUnavailable);
   EXPECT_TRUE(queue->is_disabled());
   EXPECT_EQ(queue->submit_match(away, chain, {.deadline = 1h}).error(), Errc::kUnavailable);
-  CompletionQueue later(*stuck);
+  TypedQueue later(*stuck);
   EXPECT_TRUE(later.is_disabled());
   EXPECT_EQ(later.submit_match(away, chain, {.deadline = 1h}).error(), Errc::kUnavailable);
   queue.reset();
@@ -663,7 +663,7 @@ TEST_F(CompletionQueueTest, NoCallIsLostWhereTheIoThreadHasNoMemory) {
     SCOPED_TRACE(count);
     const auto failing = make_client(endpoint);
     const Space there = failing->open(record, 10s).value();
-    CompletionQueue queue(*failing, {.calls_max = kCalls + 1});
+    TypedQueue queue(*failing, {.calls_max = kCalls + 1});
     std::binary_semaphore all_submitted{0};
     ASSERT_TRUE(queue.submit_other([&all_submitted, count](Client& failing_client, CallControl) {
       all_submitted.acquire();
@@ -680,7 +680,7 @@ TEST_F(CompletionQueueTest, NoCallIsLostWhereTheIoThreadHasNoMemory) {
 #endif
 
 TEST_F(CompletionQueueTest, AChildOfForkLeavesTheQueueToItsParent) {
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 5s}));
   while (!is_readable(queue.fd())) std::this_thread::yield();
   const pid_t child = ::fork();
@@ -710,7 +710,7 @@ TEST_F(CompletionQueueTest, ManyThreadsSubmitCancelReapAndShutDown) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   constexpr std::size_t kThreads = 4, kCallsEach = 300;
   for (int round = 0; round < 6; ++round) {
-    CompletionQueue queue(*client, {.calls_max = 24});
+    TypedQueue queue(*client, {.calls_max = 24});
     std::atomic<std::size_t> submitted{0}, reaped{0}, submitting{kThreads};
     std::atomic<std::uint64_t> last_call{0};
     const auto submit = [&](std::size_t number) {

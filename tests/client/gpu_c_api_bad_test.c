@@ -212,7 +212,7 @@ void bad_calls(void) {
   CHECK(kvs_layout_check(NULL, from.layout, NULL) == KVS_BAD_REQUEST);
 
   /* Somewhere else. */
-  kvs_run run = KVS_RUN_INIT;
+  kvs_where run = KVS_WHERE_INIT;
   run.device = 7;
   BAD(kvs_scatter(to.cache, &range, from.cache, 4, NULL, &run));
   CHECK(kvs_device_check(7) == KVS_BAD_REQUEST);

@@ -42,7 +42,7 @@ static void on_the_last_device(int devices) {
   kvs_cache* cache = NULL;
   CHECK(kvs_cache_bind(want.layout, tensors, NULL, LAYERS * 2, &cache) == KVS_OK);
 
-  kvs_run run = KVS_RUN_INIT;
+  kvs_where run = KVS_WHERE_INIT;
   run.device = KVS_CUDA;
   for (int ordinal = 0; ordinal < devices - 1; ++ordinal) {
     run.device_number = KVS_DEVICE_NUMBER(ordinal);
@@ -172,7 +172,7 @@ void on_a_device(void) {
   CHECK(kvs_device_count(&devices) == KVS_OK && devices >= 0);
   CHECK(kvs_synchronise(NULL) == KVS_OK && kvs_warm_up(NULL) == KVS_OK);
   staged(devices);
-  kvs_run run = KVS_RUN_INIT;
+  kvs_where run = KVS_WHERE_INIT;
   run.device_number = 1;
   CHECK(kvs_synchronise(&run) == KVS_BAD_REQUEST && strstr(kvs_last_error(), "device_number: 1") != NULL);
   run.device = KVS_CUDA;

@@ -381,8 +381,8 @@ static void other_versions(void) {
   newer.known.struct_size = offsetof(kvs_operation, scale_rule);
   newer.known.scale_rule = 77; /* an older caller has something else there */
   CHECK(kvs_scatter(to.cache, &range, from.cache, SLOTS, &newer.known, NULL) == KVS_OK);
-  kvs_run older = KVS_RUN_INIT;
-  older.struct_size = offsetof(kvs_run, device_number);
+  kvs_where older = KVS_WHERE_INIT;
+  older.struct_size = offsetof(kvs_where, device_number);
   older.device_number = 77;
   CHECK(kvs_scatter(to.cache, &range, from.cache, SLOTS, NULL, &older) == KVS_OK);
   kvs_layout_info info = KVS_LAYOUT_INFO_INIT;

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "client/completion_queue.h"
+#include "tests/client/typed_calls.h"
 #include "tests/e2e/node_process.h"
 #include "tests/e2e/test_client.h"
 
@@ -20,7 +20,7 @@ class E2eSubmitTest : public testing::TestWithParam<Transport> {
     if (const std::string why = lacks(GetParam()); !why.empty()) GTEST_SKIP() << why;
     ASSERT_EQ(client.put(chain).stored, kSubmitBlocks);
   }
-  static Completion next(CompletionQueue& queue) {
+  static Completion next(TypedQueue& queue) {
     Completion one;
     EXPECT_EQ(queue.reap({&one, 1}, 1, kDeadline).value(), 1u);
     return one;
@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, E2eSubmitTest, testing::Values(Transport::k
                          [](const auto& one) { return std::string(transport_name(one.param)); });
 
 TEST_P(E2eSubmitTest, AGetFromAStoppedNodeIsCancelledAndItsMemoryIsQuarantinedUntilTheNodeGoesOn) {
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   stop();
   const std::uint64_t calls = client->nodes()[0].calls;
   const auto get = queue.submit_get(client.space(), chain, blocks, {.deadline = 1h}).value();
@@ -72,7 +72,7 @@ TEST_P(E2eSubmitTest, AGetFromAStoppedNodeIsCancelledAndItsMemoryIsQuarantinedUn
 }
 
 TEST_P(E2eSubmitTest, ADeadlineOnAStoppedNodeIsASmallerResult) {
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   stop();
   ASSERT_TRUE(queue.submit_get(client.space(), chain, blocks, {.deadline = 200ms}, 1));
   ASSERT_TRUE(queue.submit_match(client.space(), chain, {.deadline = 200ms}, 2));
@@ -86,13 +86,13 @@ TEST_P(E2eSubmitTest, ADeadlineOnAStoppedNodeIsASmallerResult) {
 }
 
 TEST_P(E2eSubmitTest, QueueAndClientCloseWhileTheNodeIsStopped) {
-  BlockingClient other({.nodes = {{.endpoint = endpoint_of(*node, GetParam())}}});
+  TypedClient other({.nodes = {{.endpoint = endpoint_of(*node, GetParam())}}});
   const Space space = other.open(client.record(), kDeadline).value();
   ASSERT_TRUE(other.wait_open(space, kDeadline));
   stop();
   const auto before = std::chrono::steady_clock::now();
   {
-    CompletionQueue closed_first(other);
+    TypedQueue closed_first(other);
     ASSERT_TRUE(closed_first.submit_match(space, chain, {.deadline = 1h}));
     const std::vector<std::span<const std::byte>> sources(blocks.begin(), blocks.end());
     ASSERT_TRUE(closed_first.submit_put(space, chain, sources, {.deadline = 1h}));
@@ -102,7 +102,7 @@ TEST_P(E2eSubmitTest, QueueAndClientCloseWhileTheNodeIsStopped) {
 }
 
 TEST_P(E2eSubmitTest, CallsOnANodeThatIsKilledEndAndItsSuccessorIsFound) {
-  CompletionQueue queue(*client);
+  TypedQueue queue(*client);
   for (std::uint64_t i = 0; i < 32; ++i) {
     ASSERT_TRUE(queue.submit_match(client.space(), chain, {.deadline = kDeadline}, i));
   }

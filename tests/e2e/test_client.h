@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "client/blocking_client.h"
 #include "client/tools/tool_client.h"
+#include "tests/client/typed_calls.h"
 #include "tests/e2e/node_process.h"
 
 namespace kv::e2e {
@@ -24,7 +24,7 @@ std::vector<std::string> tool_options(const NodeProcess& node, Transport transpo
 /// Where a client of it connects.
 std::string endpoint_of(const NodeProcess& node, Transport transport);
 
-/// A BlockingClient on one node and one transport, with buffers for `block_count` blocks and the namespace opened.
+/// A TypedClient on one node and one transport, with buffers for `block_count` blocks and the namespace opened.
 class TestClient {
  public:
   TestClient(const std::string& endpoint, Transport transport, std::size_t block_bytes, std::size_t block_count,
@@ -33,8 +33,8 @@ class TestClient {
   TestClient(const std::string& endpoint, Transport transport, NamespaceRecord record, std::size_t block_count,
              ClientConfig config = {});
 
-  BlockingClient& operator*() { return client_; }
-  BlockingClient* operator->() { return &client_; }
+  TypedClient& operator*() { return client_; }
+  TypedClient* operator->() { return &client_; }
   Space space() const { return space_; }
   const NamespaceRecord& record() const { return record_; }
   std::span<std::byte> memory() const { return memory_; }
@@ -52,7 +52,7 @@ class TestClient {
 
  private:
   NamespaceRecord record_;
-  BlockingClient client_;
+  TypedClient client_;
   Space space_;
   bool is_verbs_;
   std::vector<std::byte> own_memory_;

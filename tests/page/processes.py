@@ -102,26 +102,44 @@ class _Options(ctypes.Structure):
     ]
 
 
-class _CallOptions(ctypes.Structure):
-    """The beginning of kvs_put_options, kvs_match_options and kvs_get_options."""
+class _Request(ctypes.Structure):
+    """The beginning of kvs_request, as in a caller with an older header."""
 
-    _fields_ = [("struct_size", ctypes.c_size_t), ("deadline_us", ctypes.c_uint64)]
-
-
-class _PutResult(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
-        ("stored", ctypes.c_size_t),
-        ("already_stored", ctypes.c_size_t),
-        ("refused", ctypes.c_size_t),
-        ("why", ctypes.c_int),
+        ("verb", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("space", ctypes.c_uint32),
+        ("reuse", ctypes.c_uint32),
+        ("deadline_us", ctypes.c_uint64),
+        ("tag", ctypes.c_uint64),
+        ("lease", ctypes.c_uint64),
+        ("hashes", ctypes.c_char_p),
+        ("count", ctypes.c_size_t),
+        ("blocks", ctypes.c_void_p),
+        ("between", ctypes.c_uint64 * 16),
+        ("record", ctypes.c_char_p),
     ]
 
 
-class _MatchResult(ctypes.Structure):
-    """The beginning of kvs_match_result and kvs_get_result."""
+class _Completion(ctypes.Structure):
+    _fields_ = [
+        ("call", ctypes.c_uint64),
+        ("tag", ctypes.c_uint64),
+        ("event", ctypes.c_int),
+        ("verb", ctypes.c_int),
+        ("status", ctypes.c_int),
+        ("why", ctypes.c_int),
+        ("block_count", ctypes.c_size_t),
+        ("between", ctypes.c_uint64 * 12),
+        ("refused", ctypes.c_size_t),
+        ("conflicts", ctypes.c_size_t),
+        ("until_restart", ctypes.c_int),
+        ("space", ctypes.c_uint32),
+    ]
 
-    _fields_ = [("struct_size", ctypes.c_size_t), ("block_count", ctypes.c_size_t), ("why", ctypes.c_int)]
+
+_OPEN, _MATCH, _GET, _PUT = 1, 3, 4, 6  # KVS_VERB_...
 
 
 class Client:
@@ -142,55 +160,34 @@ class Client:
     def close(self) -> None:
         self._library.kvs_client_close(self._client)
 
+    def _run(self, verb: int, seconds: int, **fields: object) -> _Completion:
+        request = _Request(struct_size=ctypes.sizeof(_Request), verb=verb, deadline_us=seconds * SECOND_US, **fields)
+        done = _Completion()
+        size = ctypes.c_size_t(ctypes.sizeof(done))
+        self._check(self._library.kvs_run(self._client, ctypes.byref(request), ctypes.byref(done), size))
+        return done
+
     def open(self, **fields: object) -> int:
         record = "".join(f"{key}={value}\n" for key, value in sorted(fields.items()))
-        space = ctypes.c_uint32()
-        self._check(
-            self._library.kvs_open(self._client, record.encode(), ctypes.c_uint64(5 * SECOND_US), ctypes.byref(space))
-        )
-        return space.value
+        return int(self._run(_OPEN, 5, record=record.encode()).space)
 
     def put(self, space: int, hashes: bytes) -> int:
         """A chain: 32 bytes for each block. How many were stored."""
         count = len(hashes) // 32
         pages = (ctypes.c_void_p * count)(*[ctypes.addressof(self._page)] * count)
-        options = _CallOptions(ctypes.sizeof(_CallOptions), 20 * SECOND_US)
-        result = _PutResult(ctypes.sizeof(_PutResult))
-        self._check(
-            self._library.kvs_put(
-                self._client, space, hashes, ctypes.c_size_t(count), pages, ctypes.byref(options), ctypes.byref(result)
-            )
-        )
-        assert result.refused == 0, f"{result.refused} blocks were refused: {result.why}"
-        return int(result.stored)
+        done = self._run(_PUT, 20, space=space, hashes=hashes, count=count, blocks=ctypes.addressof(pages))
+        assert done.refused == 0, f"{done.refused} blocks were refused: {done.why}"
+        return int(done.block_count)
 
     def get(self, space: int, hashes: bytes, block_bytes: int = 64) -> int:
         count = len(hashes) // 32
         memory = ctypes.create_string_buffer(count * block_bytes)
         pages = (ctypes.c_void_p * count)(*[ctypes.addressof(memory) + i * block_bytes for i in range(count)])
-        options = _CallOptions(ctypes.sizeof(_CallOptions), 5 * SECOND_US)
-        result = _MatchResult(ctypes.sizeof(_MatchResult))
-        self._check(
-            self._library.kvs_get(
-                self._client, space, hashes, ctypes.c_size_t(count), pages, ctypes.byref(options), ctypes.byref(result)
-            )
-        )
-        return int(result.block_count)
+        done = self._run(_GET, 5, space=space, hashes=hashes, count=count, blocks=ctypes.addressof(pages))
+        return int(done.block_count)
 
     def match(self, space: int, hashes: bytes) -> int:
-        options = _CallOptions(ctypes.sizeof(_CallOptions), 5 * SECOND_US)
-        result = _MatchResult(ctypes.sizeof(_MatchResult))
-        self._check(
-            self._library.kvs_match(
-                self._client,
-                space,
-                hashes,
-                ctypes.c_size_t(len(hashes) // 32),
-                ctypes.byref(options),
-                ctypes.byref(result),
-            )
-        )
-        return int(result.block_count)
+        return int(self._run(_MATCH, 5, space=space, hashes=hashes, count=len(hashes) // 32).block_count)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@
 //   caller BEFORE AFTER     the caller's processors and memory policy, before and after
 //   threads LIST...         processors of each of the library's threads
 //   pages FIRST SECOND      of the client's memory on node 0 and on node 1
-//   stats JSON              "numa" of kvs_stats()
+//   stats JSON              "numa" of KVS_VERB_STATS
 //   metrics LINE            of kvs_metrics_text(), those about NUMA nodes
 #include <linux/filter.h>
 #include <linux/mempolicy.h>
@@ -94,12 +94,18 @@ int main(int argc, char** argv) {
   options.numa_nodes = wish == "-" ? nullptr : wish.c_str();
   kvs_client* client = nullptr;
   if (kvs_client_open(&options, &client) != KVS_OK) fail("open");
-  kvs_space space = 0;
-  if (kvs_open(client, "model=numa\nblock_size=16\nblock_bytes=4096\n", 5'000'000, &space) != KVS_OK) fail("space");
+  kvs_request open = KVS_REQUEST_INIT(KVS_VERB_OPEN);
+  open.record = "model=numa\nblock_size=16\nblock_bytes=4096\n";
+  open.deadline_us = 5'000'000;
+  if (kvs_run(client, &open, nullptr, 0) != KVS_OK) fail("space");
   void* memory = nullptr;
   if (kvs_allocate(client, bytes, &memory) != KVS_OK) fail("allocate");
   // Registers it, where the node has RDMA: on a thread of the library's.
-  if (kvs_lend(client, memory, bytes, 30'000'000, nullptr) != KVS_OK) fail("lend");
+  kvs_request lend = KVS_REQUEST_INIT(KVS_VERB_LEND);
+  lend.memory = memory;
+  lend.bytes = bytes;
+  lend.deadline_us = 30'000'000;
+  if (kvs_run(client, &lend, nullptr, 0) != KVS_OK) fail("lend");
   std::cout << "caller " << before << " " << place_now() << "\nthreads";
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     if (task.path().filename() != std::to_string(::getpid())) std::cout << " " << processors_of(task.path());
@@ -109,7 +115,16 @@ int main(int argc, char** argv) {
     if (line.find("kvstore-region") != std::string::npos)
       std::cout << "\npages " << pages_on(line, 0) << " " << pages_on(line, 1);
   }
-  const std::string stats = text_of([&](auto... to) { return kvs_stats(client, 5'000'000, to...); });
+  const std::string stats = text_of([&](char* text, std::size_t capacity, std::size_t* length) {
+    kvs_request stats = KVS_REQUEST_INIT(KVS_VERB_STATS);
+    stats.deadline_us = 5'000'000;
+    stats.json = text;
+    stats.json_capacity = capacity;
+    kvs_completion done;
+    const int status = kvs_run(client, &stats, &done, sizeof done);
+    *length = done.length;
+    return status;
+  });
   std::cout << "\nstats " << stats.substr(stats.find("\"numa\"")) << "\n";
   std::istringstream metrics(text_of([&](auto... to) { return kvs_metrics_text(client, to...); }));
   for (std::string line; std::getline(metrics, line);) {

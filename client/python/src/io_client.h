@@ -171,6 +171,7 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   // Calls are posted to the thread: there is no other work.
   bool has_work() const override { return false; }
   void work() override {}
+  bool is_running() const override { return call_count() > 0; }
   void client_closes(std::function<void()> done) override;
   void client_disabled() override;
   /// Posts `work`, which ends `call` some day; or ends it here.

@@ -73,12 +73,21 @@ def c_calls(
     class Node(ctypes.Structure):
         _fields_ = [("endpoint", ctypes.c_char_p), ("name", ctypes.c_char_p), ("weight", ctypes.c_double)]
 
-    def struct(words: int, **values: int) -> ctypes.Array:
-        made = (ctypes.c_uint64 * words)()
-        made[0] = words * 8
-        for index, value in values.items():
+    done = (ctypes.c_uint64 * 22)()  # kvs_completion
+
+    def request(verb: int, space: int = 0, **words: int) -> Callable[[], int]:
+        """kvs_run of a kvs_request; a word is named by its place in the struct. Returns block_count."""
+        made = (ctypes.c_uint64 * 26)()
+        made[0], made[1], made[2], made[3] = 26 * 8, verb, space, 10**7
+        for index, value in words.items():
             made[int(index[1:])] = value
-        return made
+        size = ctypes.c_size_t(ctypes.sizeof(done))
+
+        def run() -> int:
+            assert library.kvs_run(client, made, done, size) == 0
+            return int(done[4])
+
+        return run
 
     node = Node(endpoint.encode(), None, 0.0)
     options = (ctypes.c_uint64 * 14)()
@@ -86,30 +95,19 @@ def c_calls(
     client, spaces = ctypes.c_void_p(), []
     assert library.kvs_client_open(options, ctypes.byref(client)) == 0
     for each in (small, large):
-        space = ctypes.c_uint32()
-        text = each.namespace.text.encode()
-        assert library.kvs_open(client, text, ctypes.c_uint64(10**7), ctypes.byref(space)) == 0
-        spaces.append(space)
+        text = ctypes.create_string_buffer(each.namespace.text.encode())
+        request(1, w25=ctypes.addressof(text))()
+        spaces.append(done[19] >> 32)
     memory = ctypes.c_void_p()
     assert library.kvs_allocate(client, ctypes.c_size_t(32 << 20), ctypes.byref(memory)) == 0
     blocks = (ctypes.c_void_p * 16)(*[memory.value + i * (2 << 20) for i in range(16)])
-    match_options, match_result = struct(8, w1=10**7), struct(14)
-    get_options, get_result = struct(10, w1=10**7), struct(4)
-    count = ctypes.c_size_t(len(chain))
-    pointer = chain.ctypes.data_as(ctypes.c_void_p)
-    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in chains]
-
-    def match() -> None:
-        assert library.kvs_match(client, spaces[0], pointer, count, match_options, match_result) == 0
+    match = request(3, spaces[0], w6=chain.ctypes.data, w7=len(chain))
+    gets = [request(4, spaces[1], w6=each.ctypes.data, w7=16, w8=ctypes.addressof(blocks)) for each in chains]
 
     def get(i: int) -> None:
-        assert (
-            library.kvs_get(client, spaces[1], pointers[i], ctypes.c_size_t(16), blocks, get_options, get_result) == 0
-        )
-        assert get_result[1] == 16
+        assert gets[i]() == 16
 
-    match()
-    assert match_result[1] == 256
+    assert match() == 256
     return match, get, lambda: library.kvs_client_close(client)
 
 

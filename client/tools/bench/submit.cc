@@ -99,6 +99,25 @@ class SubmitBench {
     if (is_measuring_) histogram.record(now() - before);
   }
 
+  kvs_request request(std::uint32_t verb) const {
+    kvs_request made = KVS_REQUEST_INIT(verb);
+    made.deadline_us = deadline_us_;
+    if (verb != KVS_VERB_OPEN && verb != KVS_VERB_LEND) made.space = space_;
+    return made;
+  }
+  kvs_request of_blocks(std::uint32_t verb, const kvs_hash* hashes, std::size_t count, void* const* blocks) const {
+    kvs_request made = request(verb);
+    made.hashes = hashes;
+    made.count = count;
+    made.blocks = blocks;
+    return made;
+  }
+  kvs_completion run(const kvs_request& request, const char* what) {
+    kvs_completion ended;
+    check(kvs_run(client_.get(), &request, &ended, sizeof ended), what);
+    return ended;
+  }
+
   void open() {
     std::vector<kvs_node> nodes;
     for (const std::string& endpoint : options_.node.endpoints) nodes.push_back({endpoint.c_str(), nullptr, 0});
@@ -129,8 +148,10 @@ class SubmitBench {
     const std::string record =
         "model=kvstore-bench-submit\nblock_size=16\nblock_bytes=" + std::to_string(options_.block_bytes) +
         "\nsalt=" + options_.salt + "\n";
-    check(kvs_open(client, record.c_str(), deadline_us_, &space_), "cannot open a namespace");
-    check(kvs_wait_open(client, space_, deadline_us_), "cannot open a namespace at the node");
+    kvs_request open = request(KVS_VERB_OPEN);
+    open.record = record.c_str();
+    space_ = run(open, "cannot open a namespace").space;
+    static_cast<void>(run(request(KVS_VERB_WAIT_OPEN), "cannot open a namespace at the node"));
     kvs_queue_options bounds = KVS_QUEUE_OPTIONS_INIT;
     bounds.calls_max = static_cast<std::uint32_t>(options_.concurrency + 2);  // the probe, and a cancelled one
     // A get counts its blocks and the copies of its lists; the bound must never become the bottleneck.
@@ -148,9 +169,10 @@ class SubmitBench {
       void* lent = nullptr;
       check(kvs_allocate(client_.get(), bytes, &lent), "cannot make memory");
       memory_ = {static_cast<std::byte*>(lent), bytes};
-      std::size_t connections = 0;
-      check(kvs_lend(client_.get(), lent, bytes, deadline_us_, &connections), "cannot lend memory");
-      if (connections == 0) throw std::runtime_error("no node takes the memory");
+      kvs_request lend = request(KVS_VERB_LEND);
+      lend.memory = lent;
+      lend.bytes = bytes;
+      if (run(lend, "cannot lend memory").block_count == 0) throw std::runtime_error("no node takes the memory");
     } else {
       // Touched before: the first gets would otherwise pay for page faults, which engines' pages do not have.
       ordinary_ = std::make_unique<TouchedMemory>(bytes);
@@ -164,37 +186,33 @@ class SubmitBench {
   }
 
   void fill() {
-    kvs_put_options put = KVS_PUT_OPTIONS_INIT;
-    put.deadline_us = deadline_us_;
     // All chains get the same bytes under different names; bytes are not compared here.
     fill_pattern(1, memory_.first(place_bytes()));
     for (std::size_t c = 0; c < options_.chain_count; ++c) {
       auto& chain = chains_.emplace_back(options_.batch);
       fill_pattern(0xC4A1 + c, std::as_writable_bytes(std::span(chain)));
-      kvs_put_result stored = KVS_PUT_RESULT_INIT;
-      check(kvs_put(client_.get(), space_, chain.data(), options_.batch, addresses_.data(), &put, &stored),
-            "cannot fill the working set");
-      if (stored.refused > 0) throw std::runtime_error("cannot fill the working set: the node refused blocks");
+      const kvs_request put = of_blocks(KVS_VERB_PUT, chain.data(), options_.batch, addresses_.data());
+      if (run(put, "cannot fill the working set").refused > 0)
+        throw std::runtime_error("cannot fill the working set: the node refused blocks");
     }
   }
 
   void submit_get(std::size_t place) {
-    kvs_get_options get = KVS_GET_OPTIONS_INIT;
-    get.deadline_us = deadline_us_;
     const auto& chain = chains_[next_chain_++ % chains_.size()];
     void* const* const to = addresses_.data() + place * options_.batch;
+    kvs_request get = of_blocks(KVS_VERB_GET, chain.data(), options_.batch, to);
+    get.tag = place;
     const TimePoint before = now();
-    check(kvs_submit_get(queue_.get(), space_, chain.data(), options_.batch, to, &get, place, nullptr), "submit a get");
+    check(kvs_submit(queue_.get(), &get, nullptr), "submit a get");
     record(measured_.get, before);
   }
 
   void probe() {
-    kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
-    match.deadline_us = deadline_us_;
+    kvs_request match = of_blocks(KVS_VERB_MATCH, probe_hashes_.data(), kProbeHashes, nullptr);
+    match.tag = kProbe;
     kvs_call call = 0;
     const TimePoint before = now();
-    const int status =
-        kvs_submit_match(queue_.get(), space_, probe_hashes_.data(), kProbeHashes, &match, kProbe, &call);
+    const int status = kvs_submit(queue_.get(), &match, &call);
     if (status == KVS_BUSY) return;  // the last two are still running
     check(status, "submit a match");
     record(measured_.match, before);

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "client/archive/archive_form.h"
-#include "client/blocking_client.h"
+#include "client/archive/archive_transfer.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/ctl_contexts.h"
 #include "client/tools/json_text.h"
@@ -78,7 +78,7 @@ void run_export(ArchiveCtlOptions options) {
   ProgressLine line(!options.json);
   asked.go_on = [&](const ArchiveProgress& progress) { return line.tell(progress); };
   watch_for_interrupt();
-  const auto exported = client.export_context(options.name, options.file, asked);
+  const auto exported = export_context(client, options.name, options.file, asked);
   line.clear();
   if (!exported) fail("export", exported.error());
   if (options.json) {
@@ -101,12 +101,13 @@ void run_import(ArchiveCtlOptions options) {
   ProgressLine line(!options.json);
   asked.go_on = [&](const ArchiveProgress& progress) { return line.tell(progress); };
   watch_for_interrupt();
-  auto imported = client.import_context(options.file, asked);
+  auto imported = import_context(client, options.file, asked);
   line.clear();
   if (!imported) fail("import", imported.error());
   if (options.warms) {
-    imported->context = answer_of(client.warm_context(imported->name, options.node.deadline),
-                                  "contexts import: done, and it cannot be warmed");
+    const auto warmed =
+        client.with([&](Client& each) { return each.warm_context(imported->name, options.node.deadline); });
+    imported->context = answer_of(warmed, "contexts import: done, and it cannot be warmed");
   }
   if (options.json) {
     nlohmann::json told = json_of(*imported);

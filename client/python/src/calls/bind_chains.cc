@@ -129,7 +129,9 @@ PyCall load_chain(PyClient& self, std::uint32_t space, std::size_t block_bytes, 
   options.on_segment = tell_segments(state);
   options.reuse = static_cast<ReuseHint>(reuse);
   return self.start(std::move(call), [space, options](Client& client, Call& arguments) {
-    return load(client, Space{space}, arguments.hashes, arguments.blocks, options, arguments.control());
+    LoadOptions own = options;
+    own.control = arguments.control();
+    return load(client, Space{space}, arguments.hashes, arguments.blocks, own);
   });
 }
 

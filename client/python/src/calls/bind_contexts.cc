@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "client/blocking_client.h"
+#include "client/archive/archive_transfer.h"
 #include "client/python/src/calls/calls.h"
 #include "client/python/src/calls/results.h"
 #include "client/python/src/errors.h"
@@ -92,7 +92,8 @@ ArchivedContext export_context(const PyClient& self, const std::string& name, co
   options.is_partial = partial;
   options.replaces = replaces;
   options.key_file = key_file;
-  return with_files(self, options, [&](BlockingClient& client) { return client.export_context(name, file, options); });
+  return with_files(self, options,
+                    [&](BlockingClient& client) { return kv::export_context(client, name, file, options); });
 }
 
 ArchivedContext import_context(const PyClient& self, const std::string& file, const std::string& name, double ttl,
@@ -103,7 +104,7 @@ ArchivedContext import_context(const PyClient& self, const std::string& file, co
   if (ttl > 0 || until > 0) options.life = context_time(ttl, sliding, until);
   options.priority = priority;
   options.key_file = key_file;
-  return with_files(self, options, [&](BlockingClient& client) { return client.import_context(file, options); });
+  return with_files(self, options, [&](BlockingClient& client) { return kv::import_context(client, file, options); });
 }
 
 void bind_context_results(nb::module_& module) {
