@@ -6,7 +6,7 @@ namespace kv {
 
 BlockingClient::BlockingClient(ClientConfig config, BlockingOptions options, Network& network)
     : thread_(std::make_unique<ClientThread>(std::move(config), options.busy_poll, network)),
-      calls_(new CompletionQueue(*thread_)) {}
+      calls_(new CompletionQueue(*thread_, options.tells_reason)) {}
 
 BlockingClient::~BlockingClient() {
   if (!thread_->is_forked()) return;
@@ -14,7 +14,11 @@ BlockingClient::~BlockingClient() {
   never_destroy(std::shared_ptr<ClientThread>(std::move(thread_)));
 }
 
-Completion BlockingClient::run(const Request& request) { return calls_->run(request); }
+Completion BlockingClient::run(const Request& request, const Interrupt* interrupt) {
+  return calls_->run(request, interrupt);
+}
+void BlockingClient::cancel_all() { calls_->cancel_all(); }
+void BlockingClient::abandon() { thread_->abandon(); }
 
 SpaceSize BlockingClient::size_of(Space space) const {
   return thread_->is_forked() ? SpaceSize() : calls_->size_of(space);
@@ -32,8 +36,12 @@ Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {
 
 Result<void> BlockingClient::free_memory(std::span<std::byte> memory) {
   // Unmapped with `released`, on this thread and after its call: 0.1 s per GiB.
-  const auto released = with([&](Client& client) { return client.release_memory(memory); });
+  const auto released = release_memory(memory);
   return released ? Result<void>() : Result<void>(released.error());
+}
+
+Result<std::shared_ptr<const void>> BlockingClient::release_memory(std::span<std::byte> memory) {
+  return with([&](Client& client) { return client.release_memory(memory); });
 }
 
 bool BlockingClient::is_forked() const { return thread_->is_forked(); }

@@ -21,6 +21,7 @@ struct BlockingOptions {
   /// How long a thread polls for answers before it sleeps. Some tens of microseconds save the wake-ups, at the price of
   /// a busy core.
   std::chrono::microseconds busy_poll{0};
+  bool tells_reason = false;  ///< As in CompletionQueueOptions.
 };
 
 /// Calls that block their thread until they are complete, by their deadline. CompletionQueue has the same calls without
@@ -40,7 +41,9 @@ class BlockingClient {
 
   /// Makes the call and returns its end. Waits, up to the deadline, for a node that is being connected. A failure, also
   /// one for which a queue would refuse the call, is the completion's `error`.
-  Completion run(const Request& request);
+  Completion run(const Request& request, const Interrupt* interrupt = nullptr);
+  /// Gives up the calls of run() in progress: each ends soon.
+  void cancel_all();
   /// Any other use of the client, as one call: `use(client)` returns an Async<T>, a Result<T>, a T or nothing. Returns
   /// a Result<T>. Errors: also kUnavailable (is_disabled()), kForked.
   template <class Use>
@@ -49,6 +52,8 @@ class BlockingClient {
   SpaceSize size_of(Space space) const;  ///< Does not wait.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
   Result<void> free_memory(std::span<std::byte> memory);
+  /// The same, but it stays mapped as long as the result lives.
+  Result<std::shared_ptr<const void>> release_memory(std::span<std::byte> memory);
 
   /// Whether an internal error has disabled the client; then every call fails with kUnavailable at once.
   bool is_disabled() const;
@@ -56,6 +61,9 @@ class BlockingClient {
   /// be held for ever. Every call then fails with kForked at once; its sockets were closed here at the fork, not in the
   /// parent.
   bool is_forked() const;
+  /// For the process's end: no handler runs after the current one, and nobody is told. The client and its queues must
+  /// then be left undestroyed.
+  void abandon();
 
  private:
   friend class CompletionQueue;

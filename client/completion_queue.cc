@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -22,6 +23,7 @@
 #include "client/queue/completions.h"
 #include "client/queue/handoff_list.h"
 #include "client/thread/client_thread.h"
+#include "client/types/reason.h"
 #include "transport/forked.h"
 
 namespace kv {
@@ -141,6 +143,20 @@ error_code end_late(Verb verb, std::size_t count, Completion& end) {
   return {};
 }
 
+/// The text for Completion::reason. Told now, since a node's last error may change; empty if memory runs out.
+std::string reason_in(const Completion& end, Client& client) {
+  error_code why = end.error;
+  for (const error_code& each : {end.match.why, end.get.why, end.put.why}) why = why ? why : each;
+  if (!why && end.sets) {
+    for (const error_code& each : {end.sets->match.why, end.sets->get.why, end.sets->put.why}) why = why ? why : each;
+  }
+  try {
+    return why ? reason_of(why, client.nodes()) : std::string();
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 /// Both ends of a queue, and the I/O thread's work between them.
@@ -197,20 +213,36 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   }
 
   /// The call is made by this thread if nobody else does I/O for the client, else by the I/O thread.
-  Completion run(const Request& request) {
+  Completion run(const Request& request, const Interrupt* interrupt) {
     CallWaiter waiter;
     CallSlot* slot = nullptr;
     waiter.end.error = begin(request, waiter, slot);
     if (waiter.end.error) return std::move(waiter.end);
+    const CallId id{slot->id.load(std::memory_order_relaxed)};
+    const TimePoint until =
+        interrupt != nullptr ? std::chrono::steady_clock::now() + interrupt->interval : TimePoint::max();
     waiter.is_in_charge = host_->take_charge();
     const bool is_first = submitted_.push(*slot);
-    if (waiter.is_in_charge && host_->run_here(waiter.has_ended)) return std::move(waiter.end);
+    if (waiter.is_in_charge && host_->run_here(waiter.has_ended, waiter.is_in_charge, until))
+      return std::move(waiter.end);
     if (is_forked()) {  // in a callback, and this is the child
       waiter.end.error = Errc::kForked;
       return std::move(waiter.end);
     }
     if (is_first) waker_->wake();
     end_if_over();
+    const auto self = interrupt != nullptr ? shared_from_this() : nullptr;  // the client may go
+    while (interrupt != nullptr) {
+      if (waiter.done.try_acquire_for(interrupt->interval)) return std::move(waiter.end);
+      const bool is_wanted = interrupt->is_wanted(interrupt->context);
+      if (is_forked()) {
+        waiter.end.error = Errc::kForked;
+        return std::move(waiter.end);
+      }
+      if (!is_wanted) continue;
+      interrupt = nullptr;
+      static_cast<void>(cancel(id));
+    }
     waiter.done.acquire();
     return std::move(waiter.end);
   }
@@ -226,6 +258,10 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     }
     if (!slot->is_cancel_queued.exchange(true, std::memory_order_acq_rel) && cancelled_.push(*slot)) waker_->wake();
     return {};
+  }
+
+  void cancel_all() {
+    for (std::size_t i = 0; i < slots.size(); ++i) static_cast<void>(cancel(CallId{slots[i].id.load()}));
   }
 
   void shutdown() {
@@ -402,6 +438,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     slot.cancellation.reset();
     slot.work = nullptr;
     slot.record.reset();
+    if (options.tells_reason && thread_ != nullptr) slot.end.reason = reason_in(slot.end, thread_->client());
     if (slot.request.lists.write != nullptr) slot.request.lists.write(slot.request.lists, slot.end);
     CallWaiter* const waiter = std::exchange(slot.waiter, nullptr);
     if (waiter == nullptr) return completions.tell_end(slot);  // afterwards the slot may belong to another call
@@ -617,9 +654,11 @@ CompletionQueue::CompletionQueue(BlockingClient& client, CompletionQueueOptions 
   impl_->attach();
 }
 
-CompletionQueue::CompletionQueue(ClientThread& thread)
+CompletionQueue::CompletionQueue(ClientThread& thread, bool tells_reason)
     : impl_(std::make_shared<Impl>(
-          thread, CompletionQueueOptions{.calls_max = BlockingClient::kCallsMax, .wait_while_away = true},
+          thread,
+          CompletionQueueOptions{
+              .calls_max = BlockingClient::kCallsMax, .wait_while_away = true, .tells_reason = tells_reason},
           /*copies=*/false)) {
   impl_->attach();
 }
@@ -634,7 +673,10 @@ CompletionQueue::~CompletionQueue() {
 }
 
 Result<CallId> CompletionQueue::submit(const Request& request) { return impl_->submit(request); }
-Completion CompletionQueue::run(const Request& request) { return impl_->run(request); }
+Completion CompletionQueue::run(const Request& request, const Interrupt* interrupt) {
+  return impl_->run(request, interrupt);
+}
+void CompletionQueue::cancel_all() { impl_->cancel_all(); }
 
 Result<void> CompletionQueue::cancel(CallId call) { return impl_->cancel(call); }
 

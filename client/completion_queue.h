@@ -29,6 +29,7 @@ struct CompletionQueueOptions {
   /// A call waits, up to its deadline, for a node that is being connected. False: the blocks of a node without a
   /// connection are answered at once with kUnavailable, and connecting goes on in the background.
   bool wait_while_away = false;
+  bool tells_reason = false;  ///< Fill Completion::reason, which costs a look at all nodes for each such call.
 };
 
 /// Calls in flight, and completions not reaped yet.
@@ -63,13 +64,14 @@ class CompletionQueue {
   Result<void> cancel(CallId call);
 
   /// Takes up to into.size() completions, oldest first. Waits until there are `count_min` (at most into.size()), all
-  /// calls in flight have ended, or `timeout` has passed; by default does not wait. Returns how many. Errors: kForked.
+  /// calls in flight have ended, or `timeout` has passed; by default does not wait. Returns how many. With an empty
+  /// `into` it waits, and takes none. Errors: kForked.
   Result<std::size_t> reap(std::span<Completion> into, std::size_t count_min = 0,
                            std::chrono::microseconds timeout = std::chrono::microseconds(0));
   /// Takes the ends of these calls, once `count_min` of them have ended or `timeout` has passed: 1 for any one,
   /// calls.size() for all. Returns how many, in the order of `calls`; their unreaped kSegments and kMatched are
-  /// dropped. Requires into.size() >= calls.size(). Errors: kBadRequest, kForked; kNotFound if a call was already
-  /// reaped or never existed: then all ends stay.
+  /// dropped. Requires into.size() >= calls.size(), or an empty `into`: then it takes none. Errors: kBadRequest, kForked;
+  /// kNotFound if a call was already reaped or never existed: then all ends stay.
   Result<std::size_t> wait(std::span<const CallId> calls, std::size_t count_min, std::chrono::microseconds timeout,
                            std::span<Completion> into);
 
@@ -91,8 +93,9 @@ class CompletionQueue {
   friend class BlockingClient;
   class Impl;
   /// For calls that their threads wait for: without copies.
-  explicit CompletionQueue(ClientThread& thread);
-  Completion run(const Request& request);  ///< See BlockingClient.
+  CompletionQueue(ClientThread& thread, bool tells_reason);
+  Completion run(const Request& request, const Interrupt* interrupt);  ///< See BlockingClient.
+  void cancel_all();
 
   std::shared_ptr<Impl> impl_;
 };

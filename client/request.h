@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "client/client.h"
 
@@ -133,6 +134,16 @@ struct Completion {
   std::size_t count = 0;  ///< touch, retain, unretain: blocks. lend: connections. `work`: its return value.
   Space space{};          ///< open.
   std::size_t segment = 0;
+  std::string reason;  ///< Of the error, or of the result's `why`: the nodes behind it, for people. See tells_reason.
+};
+
+/// For a thread that has to look at something else while it waits for its call, such as signals.
+struct Interrupt {
+  std::chrono::milliseconds interval;
+  /// Called every `interval` on the waiting thread: whether to give the call up. From its first call on the client may
+  /// be destroyed, also by itself: the call then ends with kCancelled.
+  bool (*is_wanted)(void* context);
+  void* context = nullptr;
 };
 
 }  // namespace kv

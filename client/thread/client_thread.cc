@@ -158,11 +158,11 @@ void ClientThread::run_until_stopped() {
   }
 }
 
-void ClientThread::run_one() {
+void ClientThread::run_one(TimePoint until) {
   poll_->rest();
   // Before the check for guests' work: a submitter in between sees a sleeper and wakes it.
   waker_->fall_asleep();
-  if (!has_work()) io_->run_one();
+  if (!has_work()) until == TimePoint::max() ? io_->run_one() : io_->run_one_until(until);
   waker_->awake();
 }
 
@@ -211,18 +211,19 @@ void ClientThread::give_charge_back() {
   if (is_needed) waker_->wake();
 }
 
-bool ClientThread::run_here(const bool& is_over) {
+bool ClientThread::run_here(const bool& is_over, bool& is_in_charge, TimePoint until) {
   const ClientThread* const before = std::exchange(current_, this);
   try {
     const bool spins = busy_poll_.count() > 0;
     TimePoint idle_since = std::chrono::steady_clock::now();
-    while (!is_over && !io_->stopped() && !is_forked()) {
+    while (!is_over && !io_->stopped() && !is_forked() &&
+           (until == TimePoint::max() || std::chrono::steady_clock::now() < until)) {
       if (serve_guests() || (spins && poll_->poll_one())) {
         if (spins) idle_since = std::chrono::steady_clock::now();
       } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {
         give_way();
       } else {
-        run_one();
+        run_one(until);
       }
     }
   } catch (const std::exception& e) {
@@ -231,9 +232,11 @@ bool ClientThread::run_here(const bool& is_over) {
     fail("unknown exception");
   }
   current_ = before;
-  if (is_forked()) return false;  // a callback has forked: this is the child, where nothing may be touched
+  if (is_forked()) return false;   // a callback has forked: this is the child, where nothing may be touched
+  const bool has_ended = is_over;  // later another thread may write it
+  is_in_charge = false;
   give_charge_back();
-  return is_over;
+  return has_ended;
 }
 
 void ClientThread::linger(bool is_busy) {

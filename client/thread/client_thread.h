@@ -98,8 +98,9 @@ class ClientThread {
 
   /// Takes charge until give_charge_back(), if nobody has it.
   bool take_charge();
-  /// Runs the client here until `is_over`. False: its end will come from another thread, or never (abandon()).
-  bool run_here(const bool& is_over);
+  /// Runs the client here until `is_over`, or that time. False: its end will come from another thread, or never
+  /// (abandon()). Clears `is_in_charge` before it gives charge back.
+  bool run_here(const bool& is_over, bool& is_in_charge, TimePoint until);
 
   /// Client::open; block_bytes() then finds the namespace. On the I/O thread.
   Async<Space> open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control);
@@ -127,7 +128,8 @@ class ClientThread {
 
   void run();
   void run_until_stopped();
-  void run_one();       ///< Sleeps until a handler has run, or a guest has work.
+  /// Sleeps until a handler has run, a guest has work, or that time.
+  void run_one(TimePoint until = TimePoint::max());
   bool serve_guests();  ///< Whether one had work.
   bool has_work() const;
   bool is_running() const;

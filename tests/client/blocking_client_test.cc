@@ -233,6 +233,75 @@ TEST_F(BlockingClientTest, ACallerDoesItsIoItselfAndServesOthersMeanwhile) {
   EXPECT_TRUE(was_own);
 }
 
+/// A socket at which clients arrive, and nothing is said.
+class SilentListener {
+ public:
+  SilentListener() : fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path().c_str(), sizeof address.sun_path - 1);
+    EXPECT_EQ(::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(fd_.get(), 8), 0);
+  }
+  std::string path() const { return directory_.path() + "/silent"; }
+  int fd() const { return fd_.get(); }
+  Descriptor accept() const { return Descriptor(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+
+ private:
+  TemporaryDirectory directory_;
+  Descriptor fd_;
+};
+
+class SilentNodeTest : public BlockingClientTest {
+ protected:
+  SilentNodeTest() {
+    ClientConfig config;
+    config.nodes.push_back({.endpoint = "unix://" + silent.path()});
+    config.connect_timeout = 1h;
+    client = std::make_unique<TypedClient>(config);
+    space = client->open(record, std::chrono::microseconds(0)).value();
+  }
+  Completion match(const Interrupt* interrupt) {
+    return client->run({.verb = Verb::kMatch, .space = space, .hashes = chain, .deadline = 1h}, interrupt);
+  }
+
+  SilentListener silent;
+  std::unique_ptr<TypedClient> client;
+  Space space{};
+};
+
+TEST_F(SilentNodeTest, ACallIsGivenUpOnceItsInterruptIsWanted) {
+  static int asked;
+  for (int round = 0; round < 3; ++round) {  // by the caller's own thread first, then perhaps by the I/O thread
+    asked = 0;
+    const Interrupt interrupt{.interval = 1ms, .is_wanted = [](void*) { return ++asked == 3; }};
+    EXPECT_EQ(match(&interrupt).match.why, Errc::kCancelled);
+    EXPECT_EQ(asked, 3);
+  }
+}
+
+TEST_F(SilentNodeTest, AnInterruptMayDestroyTheClient) {
+  const auto destroy = [](void* test) {
+    static_cast<SilentNodeTest*>(test)->client.reset();
+    return false;
+  };
+  const Interrupt interrupt{.interval = 1ms, .is_wanted = destroy, .context = this};
+  EXPECT_EQ(match(&interrupt).match.why, Errc::kCancelled);
+}
+
+TEST_F(SilentNodeTest, AllCallsInProgressAreGivenUp) {
+  std::atomic<int> left{4};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i) {
+    callers.emplace_back([&] {
+      EXPECT_EQ(match(nullptr).match.why, Errc::kCancelled);
+      --left;
+    });
+  }
+  while (left > 0) client->cancel_all();  // again, for those that had not begun
+  for (std::thread& caller : callers) caller.join();
+}
+
 TEST_F(BlockingClientTest, CallsLeftByACallerGoOnWithoutIt) {
   const auto client = make_client();
   const Space space = client->open(record, 5s).value();
@@ -429,25 +498,6 @@ TEST_F(BlockingClientTest, InAForkedChildCallsFailAtOnceAndAClientOfItsOwnWorks)
   memory.clear();
   EXPECT_EQ(client->get(space, chain, memory.to, {.deadline = 5s})->block_count, 4u) << "the parent goes on";
 }
-
-/// A socket at which clients arrive, and nothing is said.
-class SilentListener {
- public:
-  SilentListener() : fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, path().c_str(), sizeof address.sun_path - 1);
-    EXPECT_EQ(::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(::listen(fd_.get(), 8), 0);
-  }
-  std::string path() const { return directory_.path() + "/silent"; }
-  int fd() const { return fd_.get(); }
-  Descriptor accept() const { return Descriptor(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
-
- private:
-  TemporaryDirectory directory_;
-  Descriptor fd_;
-};
 
 /// Reads to the end of what a client sends; false if there is no end within a minute.
 bool ends(const Descriptor& connection) {

@@ -319,6 +319,18 @@ TEST_F(CompletionQueueTest, NamedCallsAreWaitedFor) {
   EXPECT_FALSE(is_readable(queue.fd()));
 }
 
+TEST_F(CompletionQueueTest, WhoHasNoRoomWaitsAndTakesNothing) {
+  store();
+  TypedQueue queue(*client);
+  const CallId calls[] = {queue.submit_match(space, chain, {.deadline = 5s}).value(),
+                          queue.submit_match(space, chain, {.deadline = 5s}).value()};
+  EXPECT_EQ(queue.wait(calls, 2, 10s, {}).value(), 2u);
+  EXPECT_EQ(queue.reap({}, 2, 10s).value(), 0u);
+  EXPECT_TRUE(is_readable(queue.fd()));
+  std::vector<Completion> ended(2);
+  EXPECT_EQ(queue.reap(ended).value(), 2u);
+}
+
 TEST_F(CompletionQueueTest, CallsAndBytesInFlightAreBoundedUntilTheyAreReaped) {
   store();
   TypedQueue calls(*client, {.calls_max = 3});
@@ -583,6 +595,24 @@ TEST_F(CompletionQueueTest, CallsOnANodeThatDiesEndWithAReason) {
   EXPECT_TRUE(client->wait_open(space, 20s));
   ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 20s}));
   EXPECT_FALSE(next(queue).error);
+}
+
+TEST_F(CompletionQueueTest, AReasonNamesTheNodeToThoseWhoWantIt) {
+  TypedQueue told(*client, {.tells_reason = true}), untold(*client);
+  for (TypedQueue* queue : {&told, &untold}) {
+    ASSERT_TRUE(queue->submit_match(space, chain, {.deadline = 20s}));
+    EXPECT_EQ(next(*queue).reason, "") << "nothing has failed";
+  }
+  node.reset();
+  for (TypedQueue* queue : {&told, &untold}) {
+    Completion end;
+    do {  // the client may not have noticed
+      ASSERT_TRUE(queue->submit_match(space, chain, {.deadline = 20s}));
+      end = next(*queue);
+    } while (!end.match.why);
+    EXPECT_EQ(end.reason.find(endpoint.to_string()) != std::string::npos, queue == &told) << end.reason;
+  }
+  node = make_node();
 }
 
 // -- the end
