@@ -15,7 +15,7 @@
 #include "base/assert.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
-#include "client/python/src/client_config.h"
+#include "client/python/src/calls/client_config.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/io_client.h"
 #include "client/python/src/without_gil.h"

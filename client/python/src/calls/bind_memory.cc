@@ -1,7 +1,7 @@
 // Memory that nodes reach: the host's, which a client allocates, and a GPU's, which its owner lends.
 #include "base/descriptor.h"
+#include "client/python/src/caches/device.h"
 #include "client/python/src/calls/calls.h"
-#include "client/python/src/device.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/waits.h"
 #include "client/python/src/without_gil.h"

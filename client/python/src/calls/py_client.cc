@@ -10,7 +10,7 @@
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
 #include "client/python/src/calls/calls.h"
-#include "client/python/src/client_config.h"
+#include "client/python/src/calls/client_config.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/waits.h"
 #include "client/python/src/without_gil.h"

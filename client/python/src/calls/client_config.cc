@@ -1,4 +1,4 @@
-#include "client/python/src/client_config.h"
+#include "client/python/src/calls/client_config.h"
 
 #include <nanobind/stl/string.h>
 

@@ -1,4 +1,4 @@
-// client/python/src/cache.h: a layout bound to memory from Python.
+// client/python/src/caches/cache.h: a layout bound to memory from Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

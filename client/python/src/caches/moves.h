@@ -1,4 +1,4 @@
-// client/python/src/moves.h: what a call does to rows as they move, by Python's arguments.
+// client/python/src/caches/moves.h: what a call does to rows as they move, by Python's arguments.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "client/python/src/bind.h"
-#include "client/python/src/device.h"
-#include "client/python/src/device_call.h"
+#include "client/python/src/caches/device.h"
+#include "client/python/src/caches/device_call.h"
 
 namespace kv::python {
 namespace {

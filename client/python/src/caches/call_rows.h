@@ -1,4 +1,5 @@
-// client/python/src/call_rows.h: the rows of a Python call: slots or blocks, in a list or an array on host or device.
+// client/python/src/caches/call_rows.h: the rows of a Python call: slots or blocks, in a list or an array on host or
+// device.
 #pragma once
 
 #include <nanobind/nanobind.h>

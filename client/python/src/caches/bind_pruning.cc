@@ -14,8 +14,8 @@
 
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
-#include "client/python/src/cache.h"
-#include "client/python/src/device_call.h"
+#include "client/python/src/caches/cache.h"
+#include "client/python/src/caches/device_call.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/without_gil.h"
 #include "gpu/compress.h"

@@ -1,12 +1,12 @@
-#include "client/python/src/device_call.h"
+#include "client/python/src/caches/device_call.h"
 
 #include <functional>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "client/python/src/caches/moves.h"
 #include "client/python/src/errors.h"
-#include "client/python/src/moves.h"
 #include "client/python/src/without_gil.h"
 #include "gpu/verified_plan.h"
 

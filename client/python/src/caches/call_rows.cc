@@ -1,4 +1,4 @@
-#include "client/python/src/call_rows.h"
+#include "client/python/src/caches/call_rows.h"
 
 #include <utility>
 

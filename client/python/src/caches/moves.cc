@@ -1,4 +1,4 @@
-#include "client/python/src/moves.h"
+#include "client/python/src/caches/moves.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

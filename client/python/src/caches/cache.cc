@@ -1,10 +1,10 @@
-#include "client/python/src/cache.h"
+#include "client/python/src/caches/cache.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "client/python/src/device.h"
+#include "client/python/src/caches/device.h"
 #include "client/python/src/errors.h"
 
 namespace kv::python {

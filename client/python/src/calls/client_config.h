@@ -1,4 +1,4 @@
-// client/python/src/client_config.h: a client's nodes and identity, from kvstore._access.
+// client/python/src/calls/client_config.h: a client's nodes and identity, from kvstore._access.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
-// client/python/src/device.h: work that Python enqueues on a GPU: the CUDA module, streams, events, and objects kept
-// until the device has used them. All calls hold the GIL, and release it while they wait.
+// client/python/src/caches/device.h: work that Python enqueues on a GPU: the CUDA module, streams, events, and objects
+// kept until the device has used them. All calls hold the GIL, and release it while they wait.
 #pragma once
 
 #include <nanobind/nanobind.h>

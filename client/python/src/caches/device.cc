@@ -1,4 +1,4 @@
-#include "client/python/src/device.h"
+#include "client/python/src/caches/device.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,5 @@
-// client/python/src/device_call.h: a Python call that moves rows on a GPU: checked, enqueued, kept until its event.
+// client/python/src/caches/device_call.h: a Python call that moves rows on a GPU: checked, enqueued, kept until its
+// event.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "client/python/src/cache.h"
-#include "client/python/src/call_rows.h"
-#include "client/python/src/device.h"
+#include "client/python/src/caches/cache.h"
+#include "client/python/src/caches/call_rows.h"
+#include "client/python/src/caches/device.h"
 #include "gpu/compress.h"
 #include "gpu/operation.h"
 
