@@ -70,8 +70,8 @@ class CompletionQueue {
                            std::chrono::microseconds timeout = std::chrono::microseconds(0));
   /// Takes the ends of these calls, once `count_min` of them have ended or `timeout` has passed: 1 for any one,
   /// calls.size() for all. Returns how many, in the order of `calls`; their unreaped kSegments and kMatched are
-  /// dropped. Requires into.size() >= calls.size(), or an empty `into`: then it takes none. Errors: kBadRequest, kForked;
-  /// kNotFound if a call was already reaped or never existed: then all ends stay.
+  /// dropped. Requires into.size() >= calls.size(), or an empty `into`: then it takes none. Errors: kBadRequest,
+  /// kForked; kNotFound if a call was already reaped or never existed: then all ends stay.
   Result<std::size_t> wait(std::span<const CallId> calls, std::size_t count_min, std::chrono::microseconds timeout,
                            std::span<Completion> into);
 

@@ -3,9 +3,9 @@
 
 #include <optional>
 
+#include "store/block_sample.h"
 #include "store/desks/shelf.h"
 #include "store/hit_curve.h"
-#include "store/block_sample.h"
 #include "store/yield_counts.h"
 
 namespace kv {

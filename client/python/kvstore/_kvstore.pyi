@@ -1,5 +1,6 @@
 # The extension module. Users see the Python package around it.
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -334,42 +335,70 @@ class SetPutResult:
     @property
     def why(self) -> Error | None: ...
 
-class LmcacheConnector:
-    def __init__(
-        self,
-        record: Record,
-        deadline: float,
-        connections: int,
-        staging_bytes: int,
-        *,
-        nodes: Sequence[Any],
-        tls: dict[str, str],
-        token: str,
-        token_file: str,
-    ) -> None: ...
-    def event_fd(self) -> int: ...
-    def submit_batch_get(self, keys: Sequence[str], memoryviews: list[Any]) -> int: ...
-    def submit_batch_set(self, keys: Sequence[str], memoryviews: list[Any]) -> int: ...
-    def submit_batch_exists(self, keys: Sequence[str]) -> int: ...
-    def submit_batch_delete(self, keys: Sequence[str]) -> int: ...
-    def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]: ...
-    def close(self) -> None: ...
-
-class ReadyQueue:
-    def __init__(self) -> None: ...
-    def fileno(self) -> int: ...
-    def drain(self) -> list[int]: ...
+class Verb(Enum):
+    MATCH = 3
+    GET = 4
+    LOAD = 5
+    PUT = 6
+    TOUCH = 7
+    PIN = 8
+    UNPIN = 9
+    DROP = 10
+    MATCH_SET = 15
+    GET_SET = 16
+    PUT_SET = 17
 
 class Call(Generic[T]):
+    """A call on a queue, from its beginning on."""
+
+    @property
+    def queue(self) -> Queue: ...
     def done(self) -> bool: ...
-    def wait(self, seconds: float) -> bool: ...
+    def wait(self, seconds: float) -> bool:
+        """Negative: for ever, as in all of these."""
     def cancel(self) -> None: ...
     def result(self, seconds: float) -> T: ...
-    def wait_segments(self, count: int, seconds: float) -> int: ...
     @property
     def segments(self) -> list[int]: ...
-    def tell(self, queue: ReadyQueue, id: int) -> bool: ...
-    def stop_telling(self, queue: ReadyQueue) -> None: ...
+    def wait_segments(self, count: int, seconds: float) -> int: ...
+    def tell(self, told: Callable[[], object]) -> bool:
+        """Has ``told`` called once, at the next landed segment or the end, in whichever thread takes it. False: the call has ended."""
+
+class Queue:
+    """The C++ client's queue of completions, whose descriptor is readable while some wait to be taken.
+
+    ``is_shared``: each call of the client takes them; else only :meth:`reap` and questions about one of the calls.
+    """
+
+    def __init__(self, client: Client, waits: bool, is_shared: bool = False) -> None: ...
+    def fileno(self) -> int: ...
+    def check(self) -> None:
+        """Raises Forked in a child of fork()."""
+    def reap(self) -> None:
+        """Takes all completions, and has those called who wait for them."""
+    def wait(self, calls: Sequence[Call[Any]], count: int, seconds: float) -> bool: ...
+    def call(
+        self,
+        verb: Verb,
+        space: int,
+        hashes: Any,
+        deadline: float,
+        *,
+        blocks: Any = None,
+        rows: Any = None,
+        checksums: Any = None,
+        groups: Any = None,
+        token_ids: Any = None,
+        extras: Any = None,
+        segment_ends: Sequence[int] = (),
+        lease: int = 0,
+        block_count_min: int = 1,
+        reuse: int = 0,
+        wants_lease: bool = False,
+        prefetch: bool = False,
+        memory_only: bool = False,
+    ) -> Call[Any]: ...
+    def open(self, record: Record, deadline: float) -> Call[int]: ...
 
 class Memory:
     """Memory that nodes read and write directly. Has the buffer protocol: arrays and tensors over it keep it alive."""
@@ -428,97 +457,32 @@ class Client:
     ) -> None: ...
     @property
     def is_closed(self) -> bool: ...
-    @property
-    def is_forked(self) -> bool: ...
     def close(self) -> None: ...
-    def open(self, record: Record, deadline: float, waits: bool) -> Call[int]: ...
-    def wait_open(self, space: int, deadline: float) -> Call[None]: ...
-    def match(
+    def call(
         self,
+        verb: Verb,
         space: int,
         hashes: Any,
         deadline: float,
-        lease: bool,
-        prefetch: bool,
-        token_ids: Any,
-        extras: Any,
-        reuse: int,
-        at_once: bool,
-    ) -> Call[MatchResult]: ...
-    def why(self, space: int, hashes: Any, deadline: float) -> Call[MissReport]: ...
-    def get(
-        self,
-        space: int,
-        block_bytes: int,
-        hashes: Any,
-        blocks: Any,
-        rows: Any,
-        deadline: float,
-        lease: int,
-        segment_ends: Sequence[int],
-        memory_only: bool,
-        checksums: Any,
-        at_once: bool,
-    ) -> Call[GetResult]: ...
-    def load(
-        self,
-        space: int,
-        block_bytes: int,
-        hashes: Any,
-        blocks: Any,
-        rows: Any,
-        deadline: float,
-        block_count_min: int,
-        segment_ends: Sequence[int],
-        memory_only: bool,
-        reuse: int,
-        checksums: Any,
-        at_once: bool,
-    ) -> Call[LoadResult]: ...
-    def put(
-        self,
-        space: int,
-        block_bytes: int,
-        hashes: Any,
-        blocks: Any,
-        rows: Any,
-        deadline: float,
-        token_ids: Any,
-        extras: Any,
-        reuse: int,
-        checksums: Any,
-        at_once: bool,
-    ) -> Call[PutResult]: ...
-    def match_set(
-        self,
-        set: int,
-        hashes: Any,
-        groups: Any,
-        deadline: float,
-        lease: bool,
-        prefetch: bool,
-        reuse: int,
-        at_once: bool,
-    ) -> Call[SetMatchResult]: ...
-    def get_set(
-        self,
-        set: int,
-        hashes: Any,
-        groups: Any,
-        blocks: Any,
-        rows: Any,
-        deadline: float,
-        lease: int,
-        memory_only: bool,
-        at_once: bool,
-    ) -> Call[SetGetResult]: ...
-    def put_set(
-        self, set: int, hashes: Any, groups: Any, blocks: Any, rows: Any, deadline: float, reuse: int, at_once: bool
-    ) -> Call[SetPutResult]: ...
-    def touch(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call[int]: ...
-    def pin(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call[int]: ...
-    def unpin(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call[int]: ...
-    def drop(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call[DropResult]: ...
+        *,
+        blocks: Any = None,
+        rows: Any = None,
+        checksums: Any = None,
+        groups: Any = None,
+        token_ids: Any = None,
+        extras: Any = None,
+        segment_ends: Sequence[int] = (),
+        lease: int = 0,
+        block_count_min: int = 1,
+        reuse: int = 0,
+        wants_lease: bool = False,
+        prefetch: bool = False,
+        memory_only: bool = False,
+    ) -> Any: ...
+    def open(self, record: Record, deadline: float) -> int: ...
+    def wait_open(self, space: int, deadline: float) -> None: ...
+    def why(self, space: int, hashes: Any, deadline: float) -> MissReport: ...
+    def release(self, lease: int) -> None: ...
     def create_context(
         self,
         space: int,
@@ -527,17 +491,17 @@ class Client:
         ttl: float,
         sliding: bool,
         until: float,
-        tags: list[str],
+        tags: Sequence[str],
         priority: int,
         deadline: float,
-    ) -> Call[NamedContext]: ...
+    ) -> NamedContext: ...
     def extend_context(
         self, name: str, ttl: float, sliding: bool, until: float, priority: int | None, deadline: float
-    ) -> Call[NamedContext]: ...
-    def delete_context(self, name: str, deadline: float) -> Call[NamedContext]: ...
-    def warm_context(self, name: str, deadline: float) -> Call[NamedContext]: ...
-    def stop_warming_context(self, name: str, deadline: float) -> Call[NamedContext]: ...
-    def list_contexts(self, name: str, deadline: float) -> Call[ContextList]: ...
+    ) -> NamedContext: ...
+    def delete_context(self, name: str, deadline: float) -> NamedContext: ...
+    def warm_context(self, name: str, deadline: float) -> NamedContext: ...
+    def stop_warming_context(self, name: str, deadline: float) -> NamedContext: ...
+    def list_contexts(self, name: str, deadline: float) -> ContextList: ...
     def export_context(
         self, name: str, file: str, partial: bool, replaces: bool, key_file: str, deadline: float
     ) -> ArchivedContext: ...
@@ -552,15 +516,14 @@ class Client:
         key_file: str,
         deadline: float,
     ) -> ArchivedContext: ...
-    def release(self, lease: int) -> None: ...
-    def ask(self, path: str, query: str, node: str, deadline: float) -> Call[list[dict[str, Any]]]: ...
-    def ping(self, deadline: float) -> Call[list[float | None]]: ...
-    def nodes(self) -> Call[list[dict[str, Any]]]: ...
-    def metrics_text(self) -> Call[str]: ...
-    def numa(self) -> Call[dict[str, Any]]: ...
+    def ask(self, path: str, query: str, node: str, deadline: float) -> list[dict[str, Any]]: ...
+    def ping(self, deadline: float) -> list[float | None]: ...
+    def nodes(self) -> list[dict[str, Any]]: ...
+    def metrics_text(self) -> str: ...
+    def numa(self) -> dict[str, Any]: ...
     def tell_prefill_speed(self, tokens_per_second: float) -> None: ...
     def allocate(self, nbytes: int, page_locked: bool) -> Memory: ...
-    def lend(self, memory: Memory | DeviceMemory, deadline: float) -> Call[int]: ...
+    def lend(self, memory: Memory | DeviceMemory, deadline: float) -> int: ...
     def is_quarantined(self, memory: Memory | DeviceMemory) -> bool: ...
     def add_device_memory(self, memory: Any) -> DeviceMemory: ...
     def take_back(self, memory: DeviceMemory, deadline: float) -> None: ...

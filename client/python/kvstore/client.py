@@ -10,20 +10,22 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from time import monotonic, sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import quote, urlencode
+from weakref import finalize
 
 from . import _kvstore
 from ._access import Node, access_of
 from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
 from ._kvstore import (
     ArchivedContext,
+    Call,
     ContextList,
     DeviceMemory,
     GetResult,
@@ -33,13 +35,15 @@ from ._kvstore import (
     MissReport,
     NamedContext,
     PutResult,
+    Queue,
+    Verb,
 )
 from ._reuse import Reuse, reuse_number
 from .errors import BadRequest, Error, NotFound, TimedOut, Unavailable
-from .futures import Future
+from .futures import Future, forget
 from .namespaces import Namespace
 from .sets import SetSpace
-from .spaces import Lease, OpenedNamespace, lease_number
+from .spaces import Lease, OpenedNamespace, forms, lease_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,12 +77,6 @@ def _context_time(ttl: Seconds | None, sliding: bool, until: Date | None) -> tup
             raise BadRequest("until: a datetime without a time zone; datetime(..., tzinfo=timezone.utc), for example")
         return 0.0, False, until.timestamp()
     return 0.0, False, float(until)
-
-
-def _least(block_count_min: int) -> int:
-    if block_count_min < 1:
-        raise BadRequest(f"block_count_min: {block_count_min} is not 1 or more")
-    return block_count_min
 
 
 def _read_answer(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +158,6 @@ class Client:
     ) -> None:
         _tell_unknown_variables()
         self.deadline = seconds(deadline)
-        self._at_once = not wait_while_away
         access = access_of(
             nodes,
             tls_cert=tls_cert,
@@ -192,6 +189,15 @@ class Client:
             follow_cluster=follow_cluster,
             staging_bytes=staging_bytes,
         )
+        self._waits_while_away = wait_while_away
+        self._forget: Callable[[], object] = lambda: None
+
+    @cached_property
+    def _submits(self) -> _kvstore.Queue:
+        """Of submitted calls. Calls that block need none."""
+        queue = _kvstore.Queue(self._native, self._waits_while_away, True)
+        self._forget = finalize(self, forget, queue)
+        return queue
 
     def _deadline(self, deadline: Seconds | None) -> float:
         return self.deadline if deadline is None else seconds(deadline)
@@ -210,22 +216,22 @@ class Client:
         """Opens a namespace. The nodes may be away: lookups then miss, and nodes open the namespace when they come. Waits for the first,
         but not while none can be reached; ``wait=False`` returns at once. Raises Mismatch, BadRequest, ... if a node refuses the record.
         """
-        call = self._native.open(self._record(namespace, is_set=False), self._deadline(deadline), wait)
-        return Space(self, call.result(-1), namespace)
+        time = self._deadline(deadline) if wait else 0.0
+        return Space(self, self._native.open(self._record(namespace, is_set=False), time), namespace)
 
     def open_set(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> SetSpace:
         """As :meth:`open`, for a namespace of blocks that stand alone (``kind="set"``)."""
-        call = self._native.open(self._record(namespace, is_set=True), self._deadline(deadline), wait)
-        return SetSpace(self, call.result(-1), namespace)
+        time = self._deadline(deadline) if wait else 0.0
+        return SetSpace(self, self._native.open(self._record(namespace, is_set=True), time), namespace)
 
     def submit_open(self, namespace: Namespace, *, deadline: Seconds | None = None) -> Future[Space]:
         """As :meth:`open`, without waiting."""
-        call = self._native.open(self._record(namespace, is_set=False), self._deadline(deadline), True)
+        call = self._submits.open(self._record(namespace, is_set=False), self._deadline(deadline))
         return Future(call, lambda space: Space(self, space, namespace))
 
     def submit_open_set(self, namespace: Namespace, *, deadline: Seconds | None = None) -> Future[SetSpace]:
         """As :meth:`open_set`, without waiting."""
-        call = self._native.open(self._record(namespace, is_set=True), self._deadline(deadline), True)
+        call = self._submits.open(self._record(namespace, is_set=True), self._deadline(deadline))
         return Future(call, lambda space: SetSpace(self, space, namespace))
 
     # -- memory
@@ -262,7 +268,7 @@ class Client:
         """
         time = 10.0 + 5.0 * memory.nbytes / (1 << 30) if deadline is None else seconds(deadline)
         try:
-            return self._native.lend(memory, time).result(-1)
+            return self._native.lend(memory, time)
         except TimedOut:
             raise TimedOut(f"memory: no node has taken {memory.nbytes} bytes within {time:g} s") from None
 
@@ -314,7 +320,7 @@ class Client:
         answer (None after an error).
         """
         words = urlencode(query or {}, quote_via=quote)
-        told = self._native.ask(path, words, node, self._deadline(deadline)).result(-1)
+        told = self._native.ask(path, words, node, self._deadline(deadline))
         return [{"name": each["name"], **_read_answer(each)} for each in told]
 
     def stats(self, *, deadline: Seconds | None = None) -> list[dict[str, Any]]:
@@ -335,23 +341,23 @@ class Client:
 
     def ping(self, *, deadline: Seconds | None = None) -> list[float | None]:
         """Round-trip seconds per node; None without an answer, and then :meth:`nodes` gives the reason."""
-        return self._native.ping(self._deadline(deadline)).result(-1)
+        return self._native.ping(self._deadline(deadline))
 
     def nodes(self) -> list[dict[str, Any]]:
         """This client's state of each node: endpoint, transport, connected, calls, failures, last_error, ..."""
-        return self._native.nodes().result(-1)
+        return self._native.nodes()
 
     def metrics_text(self) -> str:
         """This client's metrics as Prometheus text: durations, missed deadlines, breakers, bytes by transport, hits by tier, tokens that
         need not be computed. Asks no node. docs/operating.md lists the names.
         """
-        return self._native.metrics_text().result(-1)
+        return self._native.metrics_text()
 
     # -- named contexts (docs/contexts.md); Space.create_context makes one
 
     def contexts(self, name: str = "", *, deadline: Seconds | None = None) -> ContextList:
         """All contexts of the caller's tenant, or the one called ``name``, with their usage."""
-        return self._native.list_contexts(name, self._deadline(deadline)).result(-1)
+        return self._native.list_contexts(name, self._deadline(deadline))
 
     def extend_context(
         self,
@@ -366,11 +372,11 @@ class Client:
         """Sets the context's remaining life, as :meth:`Space.create_context`, and its priority if one is given. Raises NotFound."""
         time, wanted = _context_time(ttl, sliding, until), None if priority is None else _priority(priority)
         call = self._native.extend_context(name, *time, wanted, self._deadline(deadline))
-        return call.result(-1)
+        return call
 
     def delete_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
         """Ends the context and returns its last state. Raises NotFound."""
-        return self._native.delete_context(name, self._deadline(deadline)).result(-1)
+        return self._native.delete_context(name, self._deadline(deadline))
 
     def warm_context(self, name: str, *, wait: Seconds | None = None, deadline: Seconds | None = None) -> NamedContext:
         """Makes the nodes bring the context's blocks from disk to memory, in the background, within the bounds on kept blocks. With
@@ -378,7 +384,7 @@ class Client:
         and ``disk_blocks`` show the progress. Raises NotFound.
         """
         time = self._deadline(deadline)
-        now = self._native.warm_context(name, time).result(-1)
+        now = self._native.warm_context(name, time)
         if wait is None:
             return now
         until = monotonic() + seconds(wait)
@@ -386,7 +392,7 @@ class Client:
             if monotonic() >= until:
                 raise TimedOut(f"the context {name!r}: {now.disk_blocks} blocks of it are on disk still")
             sleep(min(0.1, max(0.0, until - monotonic())))
-            listed = self._native.list_contexts(name, time).result(-1)
+            listed = self._native.list_contexts(name, time)
             for error in listed.silent.values():
                 raise error
             if not listed.contexts:
@@ -396,7 +402,7 @@ class Client:
 
     def stop_warming_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
         """Stops :meth:`warm_context`; blocks already in memory stay. Raises NotFound."""
-        return self._native.stop_warming_context(name, self._deadline(deadline)).result(-1)
+        return self._native.stop_warming_context(name, self._deadline(deadline))
 
     def export_context(
         self,
@@ -444,7 +450,7 @@ class Client:
         """The effect of ``numa_nodes``: ``nodes`` with memory on this machine (0: not checked), those ``chosen``, the client threads'
         ``processors``, ``misplaced_ratio`` (memory elsewhere, by a sample; None: unknown), ``why_not`` for failed placement.
         """
-        return self._native.numa().result(-1)
+        return self._native.numa()
 
     def tell_prefill_speed(self, tokens_per_second: float) -> None:
         """Reports the engine's prefill speed as it measured it, for ``kvstore_client_saved_compute_seconds_total``."""
@@ -459,6 +465,7 @@ class Client:
     def close(self) -> None:
         """Cancels the calls in flight and closes the connections. Memory of :meth:`allocate` lives as long as it is referenced."""
         self._native.close()
+        self._forget()
 
     def __enter__(self) -> Client:
         return self
@@ -478,15 +485,10 @@ class Client:
 class Space(OpenedNamespace):
     """A namespace whose blocks form prefixes: each hash names a block and all before it. Stays valid while nodes come and go.
 
-    The calls of this class block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a form ``submit_...``
-    that returns a :class:`Future` at once: its ``result()`` blocks, ``await`` does not.
+    As in :class:`SetSpace`, calls block, and each has a form ``submit_...`` that does not.
     """
 
-    __slots__ = ("_block_bytes",)
-
-    def __init__(self, client: Client, number: int, namespace: Namespace) -> None:
-        super().__init__(client, number, namespace)
-        self._block_bytes = namespace.block_bytes
+    __slots__ = ()
 
     @property
     def client(self) -> Client:
@@ -494,7 +496,7 @@ class Space(OpenedNamespace):
 
     @property
     def block_bytes(self) -> int:
-        return self._block_bytes
+        return self.namespace.block_bytes
 
     @property
     def block_size(self) -> int:
@@ -503,7 +505,7 @@ class Space(OpenedNamespace):
     @property
     def stripe_count(self) -> int:
         """Checksums of a block: one for each 64 KiB, or part of them."""
-        return -(-self._block_bytes // (64 << 10))
+        return -(-self.block_bytes // (64 << 10))
 
     def checksum_seeds(self, hashes: Hashes) -> npt.NDArray[np.uint64]:
         """What binds checksums to the blocks' names, for :func:`gather_with_checksums` and :func:`scatter_verified`."""
@@ -513,8 +515,9 @@ class Space(OpenedNamespace):
         """As :meth:`Namespace.hash_chain`."""
         return self.namespace.hash_chain(tokens, extra=extra)
 
-    def match(
+    def _match(
         self,
+        queue: Queue,
         hashes: Hashes,
         *,
         deadline: Seconds | None = None,
@@ -523,20 +526,31 @@ class Space(OpenedNamespace):
         token_ids: Numbers | None = None,
         extras: npt.NDArray[np.uint8] | None = None,
         reuse: Reuse = None,
-    ) -> MatchResult:
+    ) -> Call[MatchResult]:
         """Returns how many leading blocks of the chain are held. ``lease``: keep the found blocks for a while (:meth:`lease` is the context
         manager). ``prefetch``: bring blocks from disk to memory for a get to come. ``token_ids`` of the blocks and up to one more ask for a
         partial block too. ``reuse``: when the blocks will be asked for again, as far as you can predict: "never", within so many seconds,
         "later" than in ten minutes (docs/cache-quality.md).
         """
-        time, hint = self._client._deadline(deadline), reuse_number(reuse)
-        return self._native.match(self._id, hashes, time, lease, prefetch, token_ids, extras, hint, False).result(-1)
+        return queue.call(
+            Verb.MATCH,
+            self._id,
+            hashes,
+            self._client._deadline(deadline),
+            token_ids=token_ids,
+            extras=extras,
+            reuse=reuse_number(reuse),
+            wants_lease=lease,
+            prefetch=prefetch,
+        )
+
+    match, submit_match = forms(_match)
 
     def why(self, hashes: Hashes, *, deadline: Seconds | None = None) -> MissReport:
         """Why :meth:`match` does not find the whole chain: the missing block's history on the node that owns it, and whether another
         namespace has it. Does not count as a use. docs/operating.md, "Why nothing hits".
         """
-        return self._native.why(self._id, hashes, self._client._deadline(deadline)).result(-1)
+        return self._client._native.why(self._id, hashes, self._client._deadline(deadline))
 
     def create_context(
         self,
@@ -557,40 +571,26 @@ class Space(OpenedNamespace):
         operate (docs/contexts.md). Raises OverQuota or Busy at the limit on contexts.
         """
         life, time = _context_time(ttl, sliding, until), self._client._deadline(deadline)
-        call = self._native.create_context(self._id, hashes, name, *life, list(tags), _priority(priority), time)
-        return call.result(-1)
-
-    def submit_match(
-        self,
-        hashes: Hashes,
-        *,
-        deadline: Seconds | None = None,
-        lease: bool = False,
-        prefetch: bool = False,
-        token_ids: Numbers | None = None,
-        extras: npt.NDArray[np.uint8] | None = None,
-        reuse: Reuse = None,
-    ) -> Future[MatchResult]:
-        """As :meth:`match`, without waiting."""
-        time, hint, at_once = self._client._deadline(deadline), reuse_number(reuse), self._client._at_once
-        call = self._native.match(self._id, hashes, time, lease, prefetch, token_ids, extras, hint, at_once)
-        return Future(call)
+        call = self._client._native.create_context(self._id, hashes, name, *life, list(tags), _priority(priority), time)
+        return call
 
     def lease(self, hashes: Hashes, *, deadline: Seconds | None = None, prefetch: bool = False) -> Lease:
         """A match whose blocks stay cached until the ``with`` block or the lease's own time ends."""
         return Lease(self, self.match(hashes, deadline=deadline, lease=True, prefetch=prefetch))
 
-    def get(
+    def _get(
         self,
+        queue: Queue,
         hashes: Hashes,
         blocks: Buffer | Sequence[Buffer],
         *,
         rows: Numbers | None = None,
         deadline: Seconds | None = None,
         lease: Lease | int = 0,
+        segment_ends: Sequence[int] = (),
         memory_only: bool = False,
         checksums: Buffer | None = None,
-    ) -> GetResult:
+    ) -> Call[GetResult]:
         """Copies the longest cached prefix of ``hashes`` into ``blocks``; later blocks are unspecified.
 
         ``blocks`` is one array whose first axis counts blocks, or a list of arrays of ``block_bytes`` each. With ``rows``, block i goes to
@@ -599,78 +599,62 @@ class Space(OpenedNamespace):
 
         ``checksums``: receives the expected checksums, uint64 ``[blocks, stripe_count]``, for :func:`scatter_verified`. Required for a
         device's memory: there ``block_count`` counts blocks that landed, and nobody has verified them; it ends before blocks on disk.
-        """
-        time, number, size = self._client._deadline(deadline), lease_number(lease), self._block_bytes
-        call = self._native.get(self._id, size, hashes, blocks, rows, time, number, [], memory_only, checksums, False)
-        return call.result(-1)
 
-    def submit_get(
-        self,
-        hashes: Hashes,
-        blocks: Buffer | Sequence[Buffer],
-        *,
-        rows: Numbers | None = None,
-        deadline: Seconds | None = None,
-        lease: Lease | int = 0,
-        segment_ends: Sequence[int] = (),
-        memory_only: bool = False,
-        checksums: Buffer | None = None,
-    ) -> Future[GetResult]:
-        """As :meth:`get`, without waiting. The memory belongs to the call until the future is done, even if it is dropped. ``segment_ends``
-        are byte offsets in a block (layer ranges), the last ``block_bytes``: the future's ``segments`` grow as they land.
+        ``segment_ends`` are byte offsets in a block (layer ranges), the last ``block_bytes``: a future's ``segments`` grow as they land.
         """
-        time, number, size = self._client._deadline(deadline), lease_number(lease), self._block_bytes
-        ends, at_once = [int(end) for end in segment_ends], self._client._at_once
-        call = self._native.get(
-            self._id, size, hashes, blocks, rows, time, number, ends, memory_only, checksums, at_once
+        return queue.call(
+            Verb.GET,
+            self._id,
+            hashes,
+            self._client._deadline(deadline),
+            blocks=blocks,
+            rows=rows,
+            checksums=checksums,
+            segment_ends=segment_ends,
+            lease=lease_number(lease),
+            memory_only=memory_only,
         )
-        return Future(call)
 
-    def load(
+    get, submit_get = forms(_get)
+
+    def _load(
         self,
+        queue: Queue,
         hashes: Hashes,
         blocks: Buffer | Sequence[Buffer],
         *,
         rows: Numbers | None = None,
         deadline: Seconds | None = None,
         block_count_min: int = 1,
+        segment_ends: Sequence[int] = (),
         memory_only: bool = False,
         reuse: Reuse = None,
         checksums: Buffer | None = None,
-    ) -> LoadResult:
+    ) -> Call[LoadResult]:
         """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, unless it has fewer than
         ``block_count_min`` blocks: a short prefix is cheaper to compute. Found blocks stay cached until copied.
         """
-        time, least, hint = self._client._deadline(deadline), _least(block_count_min), reuse_number(reuse)
-        size = self._block_bytes
-        call = self._native.load(
-            self._id, size, hashes, blocks, rows, time, least, [], memory_only, hint, checksums, False
+        if block_count_min < 1:
+            raise BadRequest(f"block_count_min: {block_count_min} is not 1 or more")
+        return queue.call(
+            Verb.LOAD,
+            self._id,
+            hashes,
+            self._client._deadline(deadline),
+            blocks=blocks,
+            rows=rows,
+            checksums=checksums,
+            segment_ends=segment_ends,
+            block_count_min=block_count_min,
+            reuse=reuse_number(reuse),
+            memory_only=memory_only,
         )
-        return call.result(-1)
 
-    def submit_load(
-        self,
-        hashes: Hashes,
-        blocks: Buffer | Sequence[Buffer],
-        *,
-        rows: Numbers | None = None,
-        deadline: Seconds | None = None,
-        block_count_min: int = 1,
-        segment_ends: Sequence[int] = (),
-        memory_only: bool = False,
-        reuse: Reuse = None,
-        checksums: Buffer | None = None,
-    ) -> Future[LoadResult]:
-        """As :meth:`load`, without waiting; memory and ``segment_ends`` as in :meth:`submit_get`."""
-        time, least, hint = self._client._deadline(deadline), _least(block_count_min), reuse_number(reuse)
-        size, ends, at_once = self._block_bytes, [int(end) for end in segment_ends], self._client._at_once
-        call = self._native.load(
-            self._id, size, hashes, blocks, rows, time, least, ends, memory_only, hint, checksums, at_once
-        )
-        return Future(call)
+    load, submit_load = forms(_load)
 
-    def put(
+    def _put(
         self,
+        queue: Queue,
         hashes: Hashes,
         blocks: Buffer | Sequence[Buffer],
         *,
@@ -680,29 +664,23 @@ class Space(OpenedNamespace):
         extras: npt.NDArray[np.uint8] | None = None,
         reuse: Reuse = None,
         checksums: Buffer | None = None,
-    ) -> PutResult:
+    ) -> Call[PutResult]:
         """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only the blocks it lacks. ``blocks`` and ``rows`` as in
-        :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches. ``checksums``: of :func:`gather_with_checksums`,
-        which saves computing them here, and is required for a device's memory. Nodes refuse a block that does not match its own.
+        :meth:`get`; they must not change until the call has ended. ``token_ids``: block_size for each block, kept for partial matches.
+        ``checksums``: of :func:`gather_with_checksums`, which saves computing them here, and is required for a device's memory. Nodes
+        refuse a block that does not match its own.
         """
-        time, hint, size = self._client._deadline(deadline), reuse_number(reuse), self._block_bytes
-        call = self._native.put(self._id, size, hashes, blocks, rows, time, token_ids, extras, hint, checksums, False)
-        return call.result(-1)
+        return queue.call(
+            Verb.PUT,
+            self._id,
+            hashes,
+            self._client._deadline(deadline),
+            blocks=blocks,
+            rows=rows,
+            checksums=checksums,
+            token_ids=token_ids,
+            extras=extras,
+            reuse=reuse_number(reuse),
+        )
 
-    def submit_put(
-        self,
-        hashes: Hashes,
-        blocks: Buffer | Sequence[Buffer],
-        *,
-        rows: Numbers | None = None,
-        deadline: Seconds | None = None,
-        token_ids: Numbers | None = None,
-        extras: npt.NDArray[np.uint8] | None = None,
-        reuse: Reuse = None,
-        checksums: Buffer | None = None,
-    ) -> Future[PutResult]:
-        """As :meth:`put`, without waiting. The memory must not change until the future is done."""
-        time, hint, size = self._client._deadline(deadline), reuse_number(reuse), self._block_bytes
-        at_once = self._client._at_once
-        call = self._native.put(self._id, size, hashes, blocks, rows, time, token_ids, extras, hint, checksums, at_once)
-        return Future(call)
+    put, submit_put = forms(_put)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import weakref
+import select
+import time
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from . import _kvstore
 from .errors import BadRequest
@@ -25,57 +29,57 @@ def _limit(timeout: float | None) -> float:
     return max(float(timeout), 0.0)
 
 
-class _LoopQueue:
-    """Wakes one event loop: an eventfd for all calls its tasks wait for, without a thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._queue = _kvstore.ReadyQueue()
-        self._waiting: dict[int, list[asyncio.Future[None]]] = {}
-        self._last = 0
-        loop.add_reader(self._queue.fileno(), self._wake)
-
-    def _wake(self) -> None:
-        for number in self._queue.drain():
-            for waiter in self._waiting.pop(number, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    def begin(self, call: _kvstore.Call[Any], number: int | None) -> int | None:
-        """Has the call report its end here, under a number; None if it has ended."""
-        if number is None:
-            self._last += 1
-            number = self._last
-        return number if call.tell(self._queue, number) else None
-
-    def waiter(self, number: int, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        made = loop.create_future()
-        self._waiting.setdefault(number, []).append(made)
-        return made
+#: The queues that each loop watches by their descriptors: whatever its tasks wait for, there is no thread.
+_watched: WeakKeyDictionary[asyncio.AbstractEventLoop, set[_kvstore.Queue]] = WeakKeyDictionary()
 
 
-_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopQueue] = weakref.WeakKeyDictionary()
+def _watch(loop: asyncio.AbstractEventLoop, queue: _kvstore.Queue) -> None:
+    watched = _watched.setdefault(loop, set())
+    if queue not in watched:
+        loop.add_reader(queue.fileno(), queue.reap)
+        watched.add(queue)
 
 
-def _queue_of(loop: asyncio.AbstractEventLoop) -> _LoopQueue:
-    queue = _queues.get(loop)
-    if queue is None:
-        queue = _queues[loop] = _LoopQueue(loop)
-    return queue
+def forget(queue: _kvstore.Queue) -> None:
+    """For a client that has gone: no loop watches the queue any more."""
+
+    def unwatch(loop: asyncio.AbstractEventLoop) -> None:
+        if queue in _watched.get(loop, ()):
+            loop.remove_reader(queue.fileno())
+            _watched[loop].discard(queue)
+
+    for loop, watched in list(_watched.items()):
+        if queue in watched:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(unwatch, loop)
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+    """In whichever thread has taken the call's completion."""
+    if asyncio._get_running_loop() is loop:
+        _set(waiter)
+    else:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_set, waiter)
 
 
 class Future(Generic[T]):
-    """A call in flight. ``result()`` blocks, ``await`` does not; use one event loop for one future.
+    """A call in flight. ``result()`` blocks, ``await`` does not.
 
     Every call ends by its deadline, or soon after :meth:`cancel`. Dropping a future drops only the answer: the call goes on, and keeps its
     buffers until it ends. Cancelling a task that awaits it cancels the call; then the buffers are the call's until ``done()``.
     """
 
-    __slots__ = ("_call", "_number", "_then")
+    __slots__ = ("_call", "_then")
 
     def __init__(self, call: _kvstore.Call[Any], then: Callable[[Any], T] | None = None) -> None:
         self._call = call
         self._then = then
-        self._number: int | None = None
 
     def __repr__(self) -> str:
         return f"<kvstore.Future {'done' if self.done() else 'in flight'}>"
@@ -112,61 +116,57 @@ class Future(Generic[T]):
 
     async def landed(self, count: int) -> int:
         """As :meth:`wait_segments`, in an event loop."""
-        while not self._call.done() and len(self._call.segments) < count:
-            waiter = self._waiter()
+        while len(self._call.segments) < count:
+            waiter = self._next_event()
             if waiter is None:
                 break
-            # Segments that landed before the registration are not reported again.
-            if len(self._call.segments) < count:
-                await waiter
+            await waiter
         return len(self._call.segments)
 
     # -- event loops
 
-    def _waiter(self) -> asyncio.Future[None] | None:
+    def _next_event(self) -> asyncio.Future[None] | None:
+        """Done at the call's next segment or its end; None if it has ended."""
         loop = asyncio.get_running_loop()
-        queue = _queue_of(loop)
-        number = queue.begin(self._call, self._number)
-        if number is None:
+        waiter = loop.create_future()
+        if not self._call.tell(partial(_wake, loop, waiter)):
             return None
-        self._number = number
-        return queue.waiter(number, loop)
+        _watch(loop, self._call.queue)
+        return waiter
 
     def __await__(self) -> Generator[Any, None, T]:
-        while not self._call.done():
-            waiter = self._waiter()
-            if waiter is not None:
-                try:
-                    yield from waiter
-                except asyncio.CancelledError:
-                    self.cancel()
-                    raise
+        while (waiter := self._next_event()) is not None:
+            try:
+                yield from waiter
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
         return self.result()
+
+
+#: Between looks at calls of several queues: a completion that another thread has taken makes no descriptor readable.
+_LOOK_AGAIN_SECONDS = 0.001
 
 
 def wait(
     futures: Iterable[Future[Any]], *, count: int | None = None, timeout: float | None = None
 ) -> list[Future[Any]]:
     """Waits until ``count`` of the futures have ended (default all), or for ``timeout`` seconds. Returns the ended ones."""
-    import select
-    import time
-
     given = list(futures)
+    calls = [future._call for future in given]
     wanted = len(given) if count is None else min(count, len(given))
-    until = None if timeout is None else time.monotonic() + _limit(timeout)
-    queue = _kvstore.ReadyQueue()
-    try:
-        for future in given:
-            future._call.tell(queue, 1)
-        poller = select.poll()
+    limit = _limit(timeout)
+    until = math.inf if limit < 0 else time.monotonic() + limit
+    queues = {call.queue for call in calls}
+    if len(queues) == 1:
+        queues.pop().wait(calls, wanted, limit)
+        return [future for future in given if future.done()]
+    poller = select.poll()
+    for queue in queues:
         poller.register(queue.fileno(), select.POLLIN)
-        while True:
-            ended = [future for future in given if future.done()]
-            left = None if until is None else until - time.monotonic()
-            if len(ended) >= wanted or (left is not None and left <= 0):
-                return ended
-            poller.poll(None if left is None else left * 1000)
-            queue.drain()
-    finally:
-        for future in given:
-            future._call.stop_telling(queue)
+    while True:
+        ended = [future for future in given if future.done()]
+        left = until - time.monotonic()
+        if len(ended) >= wanted or left <= 0:
+            return ended
+        poller.poll(1000 * min(left, _LOOK_AGAIN_SECONDS))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ._arrays import Buffer, Hashes, Numbers, Seconds
-from ._kvstore import SetGetResult, SetMatchResult, SetPutResult
+from ._kvstore import Call, Queue, SetGetResult, SetMatchResult, SetPutResult, Verb
 from ._reuse import Reuse, reuse_number
-from .futures import Future
-from .spaces import OpenedNamespace
+from .spaces import OpenedNamespace, forms
 
 __all__ = ["SetGetResult", "SetMatchResult", "SetPutResult", "SetSpace"]
 
@@ -28,8 +27,9 @@ class SetSpace(OpenedNamespace):
     def block_bytes_max(self) -> int:
         return self.namespace.block_bytes
 
-    def match(
+    def _match(
         self,
+        queue: Queue,
         hashes: Hashes,
         *,
         groups: Numbers | None = None,
@@ -37,27 +37,16 @@ class SetSpace(OpenedNamespace):
         lease: bool = False,
         prefetch: bool = False,
         reuse: Reuse = None,
-    ) -> SetMatchResult:
+    ) -> Call[SetMatchResult]:
         """Which of the blocks are held, and how long each is. A lease covers only groups wholly in memory."""
         time, hint = self._client._deadline(deadline), reuse_number(reuse)
-        return self._native.match_set(self._id, hashes, groups, time, lease, prefetch, hint, False).result(-1)
+        return queue.call(
+            Verb.MATCH_SET, self._id, hashes, time, groups=groups, wants_lease=lease, prefetch=prefetch, reuse=hint
+        )
 
-    def submit_match(
+    def _get(
         self,
-        hashes: Hashes,
-        *,
-        groups: Numbers | None = None,
-        deadline: Seconds | None = None,
-        lease: bool = False,
-        prefetch: bool = False,
-        reuse: Reuse = None,
-    ) -> Future[SetMatchResult]:
-        """As :meth:`match`, without waiting."""
-        time, hint, at_once = self._client._deadline(deadline), reuse_number(reuse), self._client._at_once
-        return Future(self._native.match_set(self._id, hashes, groups, time, lease, prefetch, hint, at_once))
-
-    def get(
-        self,
+        queue: Queue,
         hashes: Hashes,
         blocks: Buffer | Sequence[Buffer],
         *,
@@ -66,32 +55,26 @@ class SetSpace(OpenedNamespace):
         deadline: Seconds | None = None,
         lease: int = 0,
         memory_only: bool = False,
-    ) -> SetGetResult:
+    ) -> Call[SetGetResult]:
         """Copies the held blocks, block i to ``blocks[i]``, which may be longer than the block.
 
         A group lands as a whole or counts as missing: ``why_of`` gives the reason for each block, unless it was a plain miss.
         """
-        time = self._client._deadline(deadline)
-        call = self._native.get_set(self._id, hashes, groups, blocks, rows, time, lease, memory_only, False)
-        return call.result(-1)
+        return queue.call(
+            Verb.GET_SET,
+            self._id,
+            hashes,
+            self._client._deadline(deadline),
+            blocks=blocks,
+            rows=rows,
+            groups=groups,
+            lease=lease,
+            memory_only=memory_only,
+        )
 
-    def submit_get(
+    def _put(
         self,
-        hashes: Hashes,
-        blocks: Buffer | Sequence[Buffer],
-        *,
-        rows: Numbers | None = None,
-        groups: Numbers | None = None,
-        deadline: Seconds | None = None,
-        lease: int = 0,
-        memory_only: bool = False,
-    ) -> Future[SetGetResult]:
-        """As :meth:`get`, without waiting."""
-        time, at_once = self._client._deadline(deadline), self._client._at_once
-        return Future(self._native.get_set(self._id, hashes, groups, blocks, rows, time, lease, memory_only, at_once))
-
-    def put(
-        self,
+        queue: Queue,
         hashes: Hashes,
         blocks: Buffer | Sequence[Buffer],
         *,
@@ -99,21 +82,11 @@ class SetSpace(OpenedNamespace):
         groups: Numbers | None = None,
         deadline: Seconds | None = None,
         reuse: Reuse = None,
-    ) -> SetPutResult:
+    ) -> Call[SetPutResult]:
         """Stores each block whose name is not held yet, all of ``blocks[i]``; a group becomes visible at once."""
         time, hint = self._client._deadline(deadline), reuse_number(reuse)
-        return self._native.put_set(self._id, hashes, groups, blocks, rows, time, hint, False).result(-1)
+        return queue.call(Verb.PUT_SET, self._id, hashes, time, blocks=blocks, rows=rows, groups=groups, reuse=hint)
 
-    def submit_put(
-        self,
-        hashes: Hashes,
-        blocks: Buffer | Sequence[Buffer],
-        *,
-        rows: Numbers | None = None,
-        groups: Numbers | None = None,
-        deadline: Seconds | None = None,
-        reuse: Reuse = None,
-    ) -> Future[SetPutResult]:
-        """As :meth:`put`, without waiting."""
-        time, hint, at_once = self._client._deadline(deadline), reuse_number(reuse), self._client._at_once
-        return Future(self._native.put_set(self._id, hashes, groups, blocks, rows, time, hint, at_once))
+    match, submit_match = forms(_match)
+    get, submit_get = forms(_get)
+    put, submit_put = forms(_put)

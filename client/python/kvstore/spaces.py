@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from . import _kvstore
 from ._arrays import Hashes, Seconds
-from ._kvstore import DropResult, MatchResult
+from ._kvstore import Call, DropResult, MatchResult, Queue, Verb
 from .errors import BadRequest
 from .futures import Future
 from .namespaces import Namespace
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", bound="OpenedNamespace")
 
 
 class Opener(Protocol):
     """A client, as the namespaces that it has opened see it."""
 
     _native: _kvstore.Client
-    _at_once: bool
+
+    @property
+    def _submits(self) -> Queue: ...
 
     @property
     def is_closed(self) -> bool: ...
 
     def _deadline(self, deadline: Seconds | None) -> float: ...
+
+
+def forms(
+    begin: Callable[Concatenate[S, Queue, P], Call[T]],
+) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Future[T]]]:
+    """The two forms of a call that ``begin`` begins on a queue: ``submit_name`` gives a Future, ``name`` waits for its end. That one is
+    begun on the client instead, where call() waits: without a queue between, this thread does the I/O.
+    """
+
+    def run(self: S, /, *args: P.args, **more: P.kwargs) -> T:
+        return cast(T, begin(self, cast(Queue, self._client._native), *args, **more))
+
+    def submit(self: S, /, *args: P.args, **more: P.kwargs) -> Future[T]:
+        return Future(begin(self, self._client._submits, *args, **more))
+
+    name, owner = begin.__name__.removeprefix("_"), begin.__qualname__.rpartition(".")[0]
+    signature = inspect.signature(begin)
+    parameters = [each for each in signature.parameters.values() if each.name != "queue"]
+    result = str(signature.return_annotation).removeprefix("Call[").removesuffix("]")
+    documented = f"As :meth:`{name}`, without waiting. Its memory belongs to the call until the future is done, even if it is dropped."
+    forms_of: list[tuple[Any, str, str, str | None]] = [
+        (run, name, result, begin.__doc__),
+        (submit, f"submit_{name}", f"Future[{result}]", documented),
+    ]
+    for form, form_name, returned, doc in forms_of:
+        form.__doc__ = doc
+        form.__module__, form.__name__, form.__qualname__ = begin.__module__, form_name, f"{owner}.{form_name}"
+        form.__signature__ = inspect.Signature(parameters, return_annotation=returned)
+    return run, submit
 
 
 def lease_number(lease: Lease | int) -> int:
@@ -36,11 +73,10 @@ class OpenedNamespace:
     :class:`Future` at once: its ``result()`` blocks, ``await`` does not.
     """
 
-    __slots__ = ("_client", "_id", "_native", "namespace")
+    __slots__ = ("_client", "_id", "namespace")
 
     def __init__(self, client: Opener, number: int, namespace: Namespace) -> None:
         self._client = client
-        self._native = client._native
         self._id = number
         self.namespace = namespace
 
@@ -51,56 +87,38 @@ class OpenedNamespace:
 
     def wait_open(self, *, deadline: Seconds | None = None) -> None:
         """Waits until one node has opened it. Raises Unavailable or TimedOut otherwise."""
-        self._native.wait_open(self._id, self._client._deadline(deadline)).result(-1)
+        self._client._native.wait_open(self._id, self._client._deadline(deadline))
 
-    def touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
+    def _touch(self, queue: Queue, hashes: Hashes, *, deadline: Seconds | None = None) -> Call[int]:
         """Marks the blocks as used: a chain's prefix, or each block of a set. Returns how many, over all nodes."""
-        return self._native.touch(self._id, hashes, self._client._deadline(deadline), False).result(-1)
+        return queue.call(Verb.TOUCH, self._id, hashes, self._client._deadline(deadline))
 
-    def submit_touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
-        """As :meth:`touch`, without waiting."""
-        return Future(self._native.touch(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
-
-    def pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
+    def _pin(self, queue: Queue, hashes: Hashes, *, deadline: Seconds | None = None) -> Call[int]:
         """Keeps the blocks from being evicted until :meth:`unpin`. Returns how many."""
-        return self._native.pin(self._id, hashes, self._client._deadline(deadline), False).result(-1)
+        return queue.call(Verb.PIN, self._id, hashes, self._client._deadline(deadline))
 
-    def submit_pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
-        """As :meth:`pin`, without waiting."""
-        return Future(self._native.pin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
-
-    def unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
+    def _unpin(self, queue: Queue, hashes: Hashes, *, deadline: Seconds | None = None) -> Call[int]:
         """Ends :meth:`pin`. Returns how many."""
-        return self._native.unpin(self._id, hashes, self._client._deadline(deadline), False).result(-1)
-
-    def submit_unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
-        """As :meth:`unpin`, without waiting."""
-        return Future(self._native.unpin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
-
-    def drop(
-        self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
-    ) -> DropResult:
-        """Drops a chain's last block and all below it, or each of a set's blocks; with ``everything`` and no hashes the whole namespace."""
-        return self._drop(hashes, everything, deadline, False).result(-1)
-
-    def submit_drop(
-        self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
-    ) -> Future[DropResult]:
-        """As :meth:`drop`, without waiting."""
-        return Future(self._drop(hashes, everything, deadline, self._client._at_once))
+        return queue.call(Verb.UNPIN, self._id, hashes, self._client._deadline(deadline))
 
     def _drop(
-        self, hashes: Hashes | None, everything: bool, deadline: Seconds | None, at_once: bool
-    ) -> _kvstore.Call[DropResult]:
+        self, queue: Queue, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
+    ) -> Call[DropResult]:
+        """Drops a chain's last block and all below it, or each of a set's blocks; with ``everything`` and no hashes the whole namespace."""
         given: Hashes = [] if hashes is None else hashes
         # An empty list means the whole namespace; that must not happen because a prompt was short.
         if (len(given) == 0) != everything:
             raise BadRequest("hashes: name some, or everything=True for the whole namespace")
-        return self._native.drop(self._id, given, self._client._deadline(deadline), at_once)
+        return queue.call(Verb.DROP, self._id, given, self._client._deadline(deadline))
+
+    touch, submit_touch = forms(_touch)
+    pin, submit_pin = forms(_pin)
+    unpin, submit_unpin = forms(_unpin)
+    drop, submit_drop = forms(_drop)
 
     def release(self, lease: Lease | int) -> None:
         """Ends a match's lease early. Returns at once."""
-        self._native.release(lease_number(lease))
+        self._client._native.release(lease_number(lease))
 
     def __repr__(self) -> str:
         return f"<kvstore.{type(self).__name__} {self.namespace!r}>"

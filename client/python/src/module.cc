@@ -25,5 +25,4 @@ NB_MODULE(_kvstore, module) {
   kv::python::bind_masks(module);
   kv::python::bind_layer_cache(module);
   kv::python::bind_model(module);
-  kv::python::bind_lmcache(module);
 }

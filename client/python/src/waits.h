@@ -7,7 +7,6 @@
 #include <chrono>
 
 #include "client/python/src/errors.h"
-#include "client/python/src/io_client.h"
 #include "client/python/src/without_gil.h"
 
 namespace kv::python {
@@ -23,19 +22,20 @@ std::chrono::nanoseconds time_of(double seconds, double most, const char* name);
 std::chrono::nanoseconds duration_of(double seconds);
 std::chrono::microseconds deadline_of(double seconds);
 
-/// Waits in steps, each without the GIL, until `step` returns true or the time has passed. `seconds` < 0: for ever.
-template <class Step>
-bool wait_in_steps(const IoClient& io, double seconds, Step step) {
+/// Waits by `sleep(time)`, without the GIL, until `look()` is true or the time has passed. `seconds` < 0: for ever.
+template <class Sleep, class Look>
+bool wait_in_steps(double seconds, Sleep sleep, Look look) {
   using std::chrono::nanoseconds;
+  if (look()) return true;
   const auto until = std::chrono::steady_clock::now() + duration_of(seconds < 0 ? 1e9 : seconds);
   const bool looks_for_signals = is_main_thread();
   for (;;) {
-    if (io.is_forked()) throw failure_of(Errc::kForked);
     const auto left = std::max<nanoseconds>(until - std::chrono::steady_clock::now(), nanoseconds(0));
-    const auto time = looks_for_signals ? std::min<nanoseconds>(left, kSignalInterval) : left;
-    if (run_without_gil([&] { return step(time); })) return true;
-    if (looks_for_signals && PyErr_CheckSignals() != 0) throw nb::python_error();
     if (left == nanoseconds(0)) return false;
+    const auto time = looks_for_signals ? std::min<nanoseconds>(left, kSignalInterval) : left;
+    run_without_gil([&] { sleep(std::chrono::ceil<std::chrono::microseconds>(time)); });
+    if (look()) return true;
+    if (looks_for_signals && PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import threading
 import time
 
@@ -301,3 +303,71 @@ def test_close_while_another_call_looks_at_its_arguments(own_node):
 
     with pytest.raises(kvstore.BadRequest, match="closed"):
         space.submit_put(hashes, Closes())
+
+
+def test_two_hundred_loops_share_a_client(space):
+    hashes = space.hash_chain(tokens(16 * 4))
+    space.put(hashes, pattern(4))
+    ready = threading.Barrier(200)
+
+    async def ask(loop: int) -> list[int]:
+        counts = [(await space.submit_match(hashes[: 1 + loop % 4])).block_count]
+        into = np.zeros((4, 4096), np.uint8)
+        got = await asyncio.gather(space.submit_get(hashes, into), *(space.submit_match(hashes) for _ in range(3)))
+        assert (into == pattern(4)).all()
+        return counts + [each.block_count for each in got]
+
+    def run(loop: int) -> list[int]:
+        ready.wait()
+        return asyncio.run(ask(loop))
+
+    with concurrent.futures.ThreadPoolExecutor(200) as threads:
+        assert list(threads.map(run, range(200))) == [[1 + loop % 4, 4, 4, 4, 4] for loop in range(200)]
+    for loop in range(200):  # one after the other
+        assert asyncio.run(ask(loop)) == [1 + loop % 4, 4, 4, 4, 4]
+
+
+def test_a_task_may_be_cancelled_at_any_step(space):
+    hashes = space.hash_chain(tokens(16 * 4))
+    space.put(hashes, pattern(4))
+
+    async def ask(into: bytearray) -> int:
+        match = await space.submit_match(hashes)
+        get = space.submit_get(hashes[: match.block_count], into, segment_ends=[4096])
+        await get.landed(1)
+        return (await get).block_count
+
+    async def main() -> None:
+        ended = 0
+        for step in range(200):
+            into = bytearray(4 * 4096)
+            task = asyncio.create_task(ask(into))
+            for _ in range(step):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                ended += await task == 4
+            assert (await space.submit_match(hashes)).block_count == 4
+            until = time.monotonic() + 30
+            while True:  # its memory is given back
+                try:
+                    into.append(1)
+                    break
+                except BufferError:
+                    assert time.monotonic() < until
+                    await space.submit_match(hashes)
+        assert ended < 200
+
+    asyncio.run(main())
+
+
+def test_any_of_the_futures_of_two_clients_is_waited_for(node, own_node):
+    with kvstore.Client(node.endpoint, deadline=30) as here, kvstore.Client(own_node.endpoint, deadline=30) as there:
+        spaces = [client.open(namespace()) for client in (here, there)]
+        hashes = spaces[0].hash_chain(tokens(64))
+        own_node.pause()
+        answered, waits = (space.submit_match(hashes) for space in spaces)
+        assert kvstore.wait([waits, answered], count=1, timeout=20) == [answered]
+        assert kvstore.wait([waits, answered], timeout=0.01) == [answered]
+        own_node.resume()
+        assert kvstore.wait([waits, answered], timeout=20) == [waits, answered]

@@ -123,10 +123,11 @@ def test_a_child_of_fork_takes_no_news_from_the_parents_event_loop(own_node):
             await asyncio.sleep(0)
             own_node.resume()
             assert future.wait(30)  # notified, but the loop has not read it yet
-            queue = kvstore.futures._queue_of(asyncio.get_running_loop())
+            queue = future._call.queue
 
             def work() -> None:
-                assert queue._queue.drain() == []
+                queue.reap()
+                assert not task.done()
 
             assert child_of_fork(work) == 0
             assert await asyncio.wait_for(task, 30) == 0
@@ -220,6 +221,22 @@ def test_ctrl_c_ends_a_blocking_call_and_leaves_the_client_usable(own_node):
         own_node.resume()
         assert space.put(hashes, pattern(4), deadline=10).stored == 4
         assert space.get(hashes, into, deadline=10).block_count == 4
+
+
+def test_a_signal_handler_may_close_the_client_under_a_blocking_call(own_node):
+    client = kvstore.Client(own_node.endpoint, deadline=300)
+    space = client.open(namespace())
+    hashes = space.hash_chain(tokens(64))
+    own_node.pause()
+    before = signal.signal(signal.SIGUSR1, lambda *_: client.close())
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        timer.start()
+        assert isinstance(space.get(hashes, np.zeros((4, 4096), np.uint8)).why, kvstore.Cancelled)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert client.is_closed
 
 
 def test_ctrl_c_ends_an_allocation_and_what_was_being_made_goes_back(node):

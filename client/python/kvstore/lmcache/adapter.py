@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import _kvstore
+from ..client import Client
 from ..doors.door import tell_untried
 from ..doors.gates import Gate
 from ..doors.results import landed, stored
@@ -42,12 +43,12 @@ class _Kind:
     """Stores, lookups or loads: tasks under way, and the descriptor that signals LMCache when one has ended.
 
     1. The descriptor is readable while LMCache has yet to see an ended task. LMCache reads it empty, and then asks for results. One signal
-       can stand for several ends, so the others are signalled again at the next request.
+       can stand for several ends, so each is signalled again when it is taken off the queue.
     """
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, client: Client) -> None:
         self.gate = gate
-        self.queue = _kvstore.ReadyQueue()
+        self.queue = _kvstore.Queue(client._native, False)
         self._lock = threading.Lock()
         self._tasks: OrderedDict[int, _Task] = OrderedDict()
 
@@ -60,15 +61,12 @@ class _Kind:
             while len(self._tasks) > _UNFETCHED_MAX:
                 self._tasks.popitem(last=False)
         # A queue with an unread end does not signal again, for example after a task whose result is never fetched.
-        ended = self.queue.drain()
-        is_told = task.future is not None and task.future._call.tell(self.queue, number)
-        if ended or not is_told:
+        self.queue.reap()
+        if task.future is None or not task.future._call.tell(self.tell):
             self.tell()
 
     def take(self, number: int) -> _Task | None:
         """The task, if it has ended. Once."""
-        if any(other != number for other in self.queue.drain()):
-            self.tell()
         with self._lock:
             task = self._tasks.get(number)
             if task is None or (task.future is not None and not task.future.done()):
@@ -76,7 +74,6 @@ class _Kind:
             return self._tasks.pop(number)
 
     def take_all(self) -> list[tuple[int, _Task]]:
-        self.queue.drain()
         with self._lock:
             ended = [each for each in self._tasks.items() if each[1].future is None or each[1].future.done()]
             for number, _ in ended:
@@ -103,8 +100,9 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._namespace = namespace_of(options, "lmcache")
         self._door = door_of(options, "lmcache")
         self._space = self._door.open(self._namespace)
-        door = self._door
-        self._stores, self._lookups, self._loads = _Kind(door.saves), _Kind(door.lookups), _Kind(door.loads)
+        self._stores, self._lookups, self._loads = (
+            _Kind(gate, self._door.client) for gate in (self._door.saves, self._door.lookups, self._door.loads)
+        )
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         #: Keys stored as far as this adapter can tell: a growing number, and bytes.
@@ -125,22 +123,22 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
     def get_load_event_fd(self) -> int:
         return self._loads.queue.fileno()
 
-    def _submit(self, kind: _Kind, task: _Task, submit: Callable[[list[bytes]], Future[Any]]) -> int:
+    def _submit(self, kind: _Kind, task: _Task, begin: Callable[[list[bytes]], _kvstore.Call[Any]]) -> int:
         number = next(self._numbers)
         if task.keys and not self._door.is_closed and kind.gate.allows():
-            task.future = kind.gate.begin(lambda: submit(_names(task.keys)))
+            task.future = kind.gate.begin(lambda: Future(begin(_names(task.keys))))
         kind.add(number, task)
         return number
 
     def _submit_objects(
-        self, kind: _Kind, keys: list[Any], objects: list[Any], submit: Callable[..., Future[Any]]
+        self, kind: _Kind, keys: list[Any], objects: list[Any], begin: Callable[..., _kvstore.Call[Any]]
     ) -> int:
         task = _Task(list(keys))
 
-        def send(names: list[bytes]) -> Future[Any]:
+        def send(names: list[bytes]) -> _kvstore.Call[Any]:
             views = [each.byte_array for each in objects]
             task.sizes = [len(each) for each in views]
-            return submit(names, views, deadline=self._options.deadline)
+            return begin(kind.queue, names, views, deadline=self._options.deadline)
 
         return self._submit(kind, task, send)
 
@@ -152,7 +150,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
     # -- stores
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
-        return self._submit_objects(self._stores, keys, objects, self._space.submit_put)
+        return self._submit_objects(self._stores, keys, objects, self._space._put)
 
     def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
         return {number: self._stored(task) for number, task in self._stores.take_all()}
@@ -191,7 +189,9 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         return self._submit(
             self._lookups,
             _Task(list(keys)),
-            lambda names: self._space.submit_match(names, deadline=self._options.deadline, lease=True, prefetch=True),
+            lambda names: self._space._match(
+                self._lookups.queue, names, deadline=self._options.deadline, lease=True, prefetch=True
+            ),
         )
 
     def query_lookup_and_lock_result(self, task_id: int) -> Any:
@@ -250,7 +250,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
     # -- loads
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
-        return self._submit_objects(self._loads, keys, objects, self._space.submit_get)
+        return self._submit_objects(self._loads, keys, objects, self._space._get)
 
     def query_load_result(self, task_id: int) -> Any:
         task = self._loads.take(task_id)

@@ -1,17 +1,23 @@
-"""LMCache's native plugin: the C++ class driven by its own adapter for such plugins, and the options of all its adapters."""
+"""LMCache's native plugin, driven by its own adapter for such plugins, and the options of all its adapters."""
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from .. import _kvstore
-from .._access import access_of
+from .._kvstore import Call, Queue, SetGetResult, SetMatchResult, SetPutResult, Verb
 from ..doors.door import Door
-from ..doors.options import AccessOptions, access_options
-from ..errors import BadRequest
+from ..doors.options import AccessOptions
+from ..errors import BadRequest, Cancelled, Error
 from ..namespaces import Namespace
 
 
@@ -81,15 +87,108 @@ def door_of(options: Options, identity: str) -> Door:
     )
 
 
-class Connector(_kvstore.LmcacheConnector):
-    """``adapter_params`` as keywords."""
+class Operation(Enum):
+    GET = Verb.GET_SET
+    SET = Verb.PUT_SET
+    EXISTS = Verb.MATCH_SET
+    DELETE = Verb.DROP
+
+
+@dataclass
+class _Batch:
+    operation: Operation
+    call: Call[Any]
+    key_count: int
+    #: Of the memory of a get.
+    sizes: npt.NDArray[np.uint64] | None = None
+
+
+class Connector:
+    """LMCache's native plugin: batches of keys in, completions by a descriptor out. ``adapter_params`` as keywords.
+
+    A key becomes a block of a set, named by the key's SHA-256. A batch is one call: one round trip to each node.
+
+    1. Each batch is reported once, by the next drain_completions() after its end.
+    2. close() ends all batches: those in flight are reported as failed, and their memory is released at once.
+    """
 
     def __init__(self, **given: Any) -> None:
         options = Options.of(given)
-        super().__init__(
-            namespace_of(options, "lmcache")._record,
-            options.deadline,
-            options.connections,
-            options.staging_bytes,
-            **access_of(options.endpoints, "adapter_params: endpoints", **access_options(options)),
-        )
+        if not 0 < options.deadline < 86400:
+            raise BadRequest("deadline: not in (0, 86400) seconds")
+        self._deadline = options.deadline
+        self._client = door_of(options, "lmcache").client
+        # Does not wait for a node: an engine starts while the store is away, and its lookups miss.
+        self._space = self._client.open_set(namespace_of(options, "lmcache"), wait=False)
+        self._queue = Queue(self._client._native, True)
+        self._batches: dict[int, _Batch] = {}
+        self._ended: list[int] = []
+        self._numbers = itertools.count(1)
+
+    def event_fd(self) -> int:
+        return self._queue.fileno()
+
+    def submit_batch_get(self, keys: Sequence[str], memoryviews: list[Any]) -> int:
+        sizes = np.fromiter((memoryview(each).nbytes for each in memoryviews), np.uint64, len(memoryviews))
+        return self._submit(Operation.GET, keys, sizes, blocks=memoryviews)
+
+    def submit_batch_set(self, keys: Sequence[str], memoryviews: list[Any]) -> int:
+        return self._submit(Operation.SET, keys, blocks=memoryviews)
+
+    def submit_batch_exists(self, keys: Sequence[str]) -> int:
+        return self._submit(Operation.EXISTS, keys)
+
+    def submit_batch_delete(self, keys: Sequence[str]) -> int:
+        return self._submit(Operation.DELETE, keys)
+
+    def _submit(
+        self, operation: Operation, keys: Sequence[str], sizes: npt.NDArray[np.uint64] | None = None, **more: Any
+    ) -> int:
+        if self._client.is_closed:
+            raise BadRequest("the connector is closed")
+        self._queue.check()
+        if not keys:
+            raise BadRequest("keys: none")
+        names = [_kvstore.sha256(key.encode()) for key in keys]
+        call = self._queue.call(operation.value, self._space._id, names, self._deadline, **more)
+        number = next(self._numbers)
+        self._batches[number] = _Batch(operation, call, len(names), sizes)
+        if not call.tell(partial(self._ended.append, number)):
+            self._ended.append(number)
+        return number
+
+    def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]:
+        """(number, success, error text, a flag for each key) of the ended batches."""
+        self._queue.check()
+        self._queue.reap()
+        told = []
+        while self._ended:
+            number = self._ended.pop(0)
+            told.append((number, *_report(self._batches.pop(number))))
+        return told
+
+    def close(self) -> None:
+        """Gives up what is in flight."""
+        self._client.close()
+
+
+def _report(batch: _Batch) -> tuple[bool, str, list[bool]]:
+    flags = np.zeros(batch.key_count, np.bool_)
+    try:
+        result = batch.call.result(-1)
+    except Error as error:
+        return False, str(error), flags.tolist()
+    if isinstance(result, SetGetResult):
+        flags = result.landed & (result.block_bytes == batch.sizes)
+    elif isinstance(result, SetPutResult):
+        flags = (result.states == 1) | (result.states == 2)
+    elif isinstance(result, SetMatchResult):
+        flags = result.held != 0
+    else:
+        return True, "", [True] * batch.key_count
+    text = "" if result.why is None else str(result.why)
+    if not text and isinstance(result, SetPutResult) and result.conflicts:
+        text = "a key is stored with other bytes"
+    # A missing block does not fail a lookup or a load. A partly stored batch is a failed store.
+    is_good = not isinstance(result.why, Cancelled) and (batch.operation is not Operation.SET or bool(flags.all()))
+    return is_good, text, flags.tolist()

@@ -5,6 +5,7 @@
 
 #include "client/archive/archive_transfer.h"
 #include "client/python/src/calls/calls.h"
+#include "client/python/src/calls/py_client.h"
 #include "client/python/src/calls/results.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/waits.h"
@@ -24,49 +25,42 @@ ContextTime context_time(double ttl, bool sliding, double until) {
   return life;
 }
 
-PyCall create_context(PyClient& self, std::uint32_t space, nb::handle hashes, std::string name, double ttl,
-                      bool sliding, double until, std::vector<std::string> tags, std::uint8_t priority,
-                      double deadline) {
-  PyCall call = self.begin(hashes, /*at_once=*/false);
-  call.state->name = std::move(name);
-  call.state->tags = std::move(tags);
-  const ContextTime life = context_time(ttl, sliding, until);
-  return self.start(std::move(call), [=, time = deadline_of(deadline)](Client& client, Call& state) {
-    const ContextOptions options{.deadline = time,
-                                 .name = state.name,
-                                 .life = life,
-                                 .tags = state.tags,
-                                 .priority = priority,
-                                 .control = state.control()};
-    return client.create_context(Space{space}, state.hashes, options);
+NamedContext create_context(const PyClient& self, std::uint32_t space, nb::handle hashes, const std::string& name,
+                            double ttl, bool sliding, double until, const std::vector<std::string>& tags,
+                            std::uint8_t priority, double deadline) {
+  const std::vector<BlockHash> blocks = hashes_from(hashes, "hashes");
+  ContextOptions options{.deadline = deadline_of(deadline),
+                         .name = name,
+                         .life = context_time(ttl, sliding, until),
+                         .tags = tags,
+                         .priority = priority};
+  return self.core()->ask<NamedContext>([&](Client& client, CallControl control) {
+    options.control = control;
+    return client.create_context(Space{space}, blocks, options);
   });
 }
 
-PyCall extend_context(PyClient& self, std::string name, double ttl, bool sliding, double until,
-                      std::optional<std::uint8_t> priority, double deadline) {
-  PyCall call = self.begin();
-  call.state->name = std::move(name);
+NamedContext extend_context(const PyClient& self, const std::string& name, double ttl, bool sliding, double until,
+                            std::optional<std::uint8_t> priority, double deadline) {
   const ContextTime life = context_time(ttl, sliding, until);
-  return self.start(std::move(call), [=, time = deadline_of(deadline)](Client& client, Call& state) {
-    return client.extend_context(state.name, life, time, state.control(), priority);
+  return self.core()->ask<NamedContext>([&, time = deadline_of(deadline)](Client& client, CallControl control) {
+    return client.extend_context(name, life, time, control, priority);
   });
 }
 
 /// Calls that need the name alone: delete, warm, stop_warming and list.
-template <auto verb>
-PyCall of_context(PyClient& self, std::string name, double deadline) {
-  PyCall call = self.begin();
-  call.state->name = std::move(name);
-  return self.start(std::move(call), [time = deadline_of(deadline)](Client& client, Call& state) {
-    return (client.*verb)(state.name, time, state.control());
+template <class T, auto verb>
+T of_context(const PyClient& self, const std::string& name, double deadline) {
+  return self.core()->ask<T>([&, time = deadline_of(deadline)](Client& client, CallControl control) {
+    return (client.*verb)(name, time, control);
   });
 }
 
 /// Uses a client of its own: it may take minutes, and must not delay other calls or closing. Runs without the GIL.
 /// Checks for signals between two batches.
-template <class Options, class Work>
-ArchivedContext with_files(const PyClient& self, Options& options, Work work) {
-  self.check_open();
+template <class Options, class Use>
+ArchivedContext with_files(const PyClient& self, Options& options, Use use) {
+  self.core()->check_open();
   const bool looks_for_signals = is_main_thread();
   bool is_signalled = false;
   auto next = std::chrono::steady_clock::now() + kSignalInterval;
@@ -79,7 +73,7 @@ ArchivedContext with_files(const PyClient& self, Options& options, Work work) {
   };
   const Result<ArchivedContext, Failure> done = run_without_gil([&] {
     BlockingClient client(self.config());
-    return work(client);
+    return use(client);
   });
   if (is_signalled) throw nb::python_error();
   if (!done) throw StatusError{status_of(done.error().code), done.error().text};
@@ -165,10 +159,10 @@ void bind_contexts(nb::module_& module, nb::class_<PyClient>& client) {
            "tags"_a, "priority"_a, "deadline"_a)
       .def("extend_context", &extend_context, "name"_a, "ttl"_a, "sliding"_a, "until"_a, "priority"_a.none(),
            "deadline"_a)
-      .def("delete_context", &of_context<&Client::delete_context>, "name"_a, "deadline"_a)
-      .def("warm_context", &of_context<&Client::warm_context>, "name"_a, "deadline"_a)
-      .def("stop_warming_context", &of_context<&Client::stop_warming_context>, "name"_a, "deadline"_a)
-      .def("list_contexts", &of_context<&Client::list_contexts>, "name"_a, "deadline"_a)
+      .def("delete_context", &of_context<NamedContext, &Client::delete_context>, "name"_a, "deadline"_a)
+      .def("warm_context", &of_context<NamedContext, &Client::warm_context>, "name"_a, "deadline"_a)
+      .def("stop_warming_context", &of_context<NamedContext, &Client::stop_warming_context>, "name"_a, "deadline"_a)
+      .def("list_contexts", &of_context<ContextList, &Client::list_contexts>, "name"_a, "deadline"_a)
       .def("export_context", &export_context, "name"_a, "file"_a, "partial"_a, "replaces"_a, "key_file"_a, "deadline"_a)
       .def("import_context", &import_context, "file"_a, "name"_a, "ttl"_a, "sliding"_a, "until"_a, "priority"_a.none(),
            "key_file"_a, "deadline"_a);

@@ -2,6 +2,7 @@
 #include "base/descriptor.h"
 #include "client/python/src/caches/device.h"
 #include "client/python/src/calls/calls.h"
+#include "client/python/src/calls/lent_memory.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/waits.h"
 #include "client/python/src/without_gil.h"
@@ -22,7 +23,7 @@ class Memory {
   }
 
   std::span<std::byte> bytes() const { return lent_->bytes(); }
-  const std::shared_ptr<IoClient>& io() const { return lent_->io(); }
+  const std::shared_ptr<ClientCore>& core() const { return lent_->core(); }
   bool is_page_locked() const { return is_page_locked_; }
   void lock_pages(std::shared_ptr<const CudaModule> module) {
     // Takes as long as touching all pages.
@@ -48,11 +49,11 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
 
 /// The caller owns the result.
-Memory* allocate_memory(PyClient& self, std::size_t bytes, bool page_locked) {
-  self.check_open();
-  if (self.is_forked()) throw failure_of(Errc::kForked);
+Memory* allocate_memory(const PyClient& self, std::size_t bytes, bool page_locked) {
+  self.core()->check_open();
+  if (self.core()->is_forked()) throw failure_of(Errc::kForked);
   const auto module = page_locked ? cuda() : nullptr;  // first: an error here spares touching the memory
-  auto made = std::make_unique<Memory>(self.allocate(bytes));
+  auto made = std::make_unique<Memory>(allocate(self.core(), bytes));
   if (module) made->lock_pages(module);
   return made.release();
 }
@@ -67,19 +68,16 @@ Async<std::size_t> lend_in_time(Client& client, std::span<std::byte> memory, std
   co_return lent;
 }
 
-PyCall lend_memory(PyClient& self, const Memory& memory, double deadline) {
-  PyCall call = self.begin();
-  // A region is lent over the sessions of the client that made it, and counts against its limit.
-  if (memory.io() != self.io()) throw bad_request("memory: another client's");
-  return self.start(std::move(call),
-                    [bytes = memory.bytes(), time = deadline_of(deadline)](Client& client, Call& state) {
-                      return lend_in_time(client, bytes, time, state.control());
-                    });
+std::size_t lend(ClientCore& core, std::span<std::byte> bytes, double deadline) {
+  return core.ask<std::size_t>([bytes, time = deadline_of(deadline)](Client& client, CallControl control) {
+    return lend_in_time(client, bytes, time, control);
+  });
 }
 
-bool is_quarantined(PyClient& self, const Memory& memory) {
-  PyCall call = self.ask([bytes = memory.bytes()](Client& client) { return client.is_quarantined(bytes); });
-  return nb::cast<bool>(call.result(-1));
+bool is_quarantined(ClientCore& core, std::span<const std::byte> bytes) {
+  core.check_open();
+  return value_of(
+      run_without_gil([&] { return core.use([&](Client& client) { return client.is_quarantined(bytes); }); }));
 }
 
 // -- a GPU's memory
@@ -117,73 +115,47 @@ int device_of(const CudaModule& module, std::span<std::byte> bytes) {
   return first.device;
 }
 
-/// The client duplicates the descriptor.
-Async<void> add_memory(Client& client, DeviceMemory memory, std::shared_ptr<const Descriptor>) {
-  co_return client.add_device_memory(memory);
-}
-
-PyDeviceMemory add_device_memory(PyClient& self, nb::handle object) {
-  PyCall call = self.begin();
+PyDeviceMemory add_device_memory(const PyClient& self, nb::handle object) {
+  ClientCore& core = *self.core();
+  core.check_open();
   const auto module = cuda();
   DeviceRegion made = region_of(object);
   made.device = device_of(*module, made.bytes);
-  DeviceMemory memory{.bytes = made.bytes};
-  std::shared_ptr<const Descriptor> dmabuf;
+  kv::DeviceMemory memory{.bytes = made.bytes};
+  Descriptor dmabuf;  // the client duplicates it
   if (const auto exported = module->export_dmabuf(made.bytes)) {
-    dmabuf = std::make_shared<const Descriptor>(exported->fd);
+    dmabuf = Descriptor(exported->fd);
     memory.dmabuf_fd = exported->fd;
     memory.dmabuf_offset = exported->offset;
     made.has_dmabuf = true;
   }
-  const DeviceRegions::RegionPtr region = self.device_regions().add(std::move(made));
-  try {
-    PyCall started = self.start(std::move(call),
-                                [memory, dmabuf](Client& client, Call&) { return add_memory(client, memory, dmabuf); });
-    started.result(-1);
-  } catch (const StatusError&) {
-    self.device_regions().remove(region);
-    throw;
-  }  // after Ctrl-C the client may know it all the same, so the list keeps it
+  const DeviceRegions::RegionPtr region = core.device_regions.add(std::move(made));
+  const Result<void> added =
+      run_without_gil([&] { return core.use([&](Client& client) { return client.add_device_memory(memory); }); });
+  if (!added) {
+    core.device_regions.remove(region);
+    throw failure_of(added.error());
+  }
   return {region};
 }
 
-void check_lent(PyClient& self, const PyDeviceMemory& memory) {
-  if (!self.device_regions().has(memory.region)) throw bad_request("memory: another client's, or taken back already");
-}
-
-PyCall lend_device_memory(PyClient& self, const PyDeviceMemory& memory, double deadline) {
-  PyCall call = self.begin();
-  check_lent(self, memory);
-  return self.start(std::move(call),
-                    [bytes = memory.region->bytes, time = deadline_of(deadline)](Client& client, Call& state) {
-                      return lend_in_time(client, bytes, time, state.control());
-                    });
+void check_lent(const ClientCore& core, const PyDeviceMemory& memory) {
+  if (!core.device_regions.has(memory.region)) throw bad_request("memory: another client's, or taken back already");
 }
 
 /// Until it has returned, RDMA devices may reach the memory, and its owner is held.
-void take_back(PyClient& self, const PyDeviceMemory& memory, double deadline) {
+void take_back(const PyClient& self, const PyDeviceMemory& memory, double deadline) {
+  ClientCore& core = *self.core();
+  core.check_open();
   const DeviceRegions::RegionPtr region = memory.region;
-  PyCall call = self.begin();
-  check_lent(self, memory);
+  check_lent(core, memory);
   region->is_leaving = true;
-  try {
-    PyCall started =
-        self.start(std::move(call), [bytes = region->bytes, time = deadline_of(deadline)](Client& client, Call& state) {
-          return client.remove_device_memory(bytes, time, state.control());
-        });
-    started.result(-1);
-  } catch (const StatusError& failure) {
-    // After any other failure it goes on leaving: a later call waits for that.
-    if (failure.status == status_of(make_error_code(Errc::kBusy))) region->is_leaving = false;
-    throw;
-  }
-  self.device_regions().remove(region);
-}
-
-bool is_device_quarantined(PyClient& self, const PyDeviceMemory& memory) {
-  check_lent(self, memory);
-  PyCall call = self.ask([bytes = memory.region->bytes](Client& client) { return client.is_quarantined(bytes); });
-  return nb::cast<bool>(call.result(-1));
+  const Completion end =
+      core.run({.verb = Verb::kRemoveDeviceMemory, .deadline = deadline_of(deadline), .memory = region->bytes});
+  // After any other failure it goes on leaving: a later call waits for that.
+  if (end.error == Errc::kBusy) region->is_leaving = false;
+  check(core, end);
+  core.device_regions.remove(region);
 }
 
 std::size_t element_count(nb::handle shape) {
@@ -233,11 +205,33 @@ void bind_memory(nb::module_& module, nb::class_<PyClient>& client) {
       .def_prop_ro("device", [](const PyDeviceMemory& memory) { return memory.region->device; })
       .def_prop_ro("has_dmabuf", [](const PyDeviceMemory& memory) { return memory.region->has_dmabuf; });
   client.def("allocate", &allocate_memory, "nbytes"_a, "page_locked"_a, nb::rv_policy::take_ownership)
-      .def("lend", &lend_memory, "memory"_a, "deadline"_a)
-      .def("lend", &lend_device_memory, "memory"_a, "deadline"_a)
-      .def("is_quarantined", &is_quarantined, "memory"_a)
-      .def("is_quarantined", &is_device_quarantined, "memory"_a)
+      .def(
+          "is_quarantined",
+          [](const PyClient& self, const Memory& memory) { return is_quarantined(*self.core(), memory.bytes()); },
+          "memory"_a)
+      .def(
+          "is_quarantined",
+          [](const PyClient& self, const PyDeviceMemory& memory) {
+            check_lent(*self.core(), memory);
+            return is_quarantined(*self.core(), memory.region->bytes);
+          },
+          "memory"_a)
       .def("add_device_memory", &add_device_memory, "memory"_a)
+      .def(
+          "lend",
+          [](const PyClient& self, const Memory& memory, double deadline) {
+            // A region is lent over the sessions of the client that made it, and counts against its limit.
+            if (memory.core() != self.core()) throw bad_request("memory: another client's");
+            return lend(*self.core(), memory.bytes(), deadline);
+          },
+          "memory"_a, "deadline"_a)
+      .def(
+          "lend",
+          [](const PyClient& self, const PyDeviceMemory& memory, double deadline) {
+            check_lent(*self.core(), memory);
+            return lend(*self.core(), memory.region->bytes, deadline);
+          },
+          "memory"_a, "deadline"_a)
       .def("take_back", &take_back, "memory"_a, "deadline"_a);
 }
 

@@ -1,35 +1,36 @@
-// client/python/src/calls/: Client, Call, ReadyQueue and Memory: the base of Python's Client, Future and event loops.
+// client/python/src/calls/: Client, Queue, Call and Memory: the base of Python's Client, Future and event loops.
 // Start here.
 //
-// Each call is one entry into C++: arguments are checked and borrowed with the GIL held, the rest runs without it. An
-// abandoned call keeps its buffers until it has ended.
+// A call is a Request in and a Completion out, as in C++ and C: Client.call() waits for it, Queue.call() does not. Its
+// arguments are checked and borrowed with the GIL held, the rest runs without it. A call that Python drops keeps its
+// buffers until it has ended.
 //
 // Files, in reading order:
-//   py_call.h          one call as Python sees it, and the queue that reports its end
-//   results.h          results as Python objects
-//   device_memory.h    a GPU's memory that a client lends
-//   py_client.h        the client: begins and starts calls
-//   bind_chains.cc     calls on the blocks of a chain, and their results
-//   bind_sets.cc       the same for sets
+//   client_core.h      the C++ client that queues, calls and memory share; calls that block
+//   queue.h            calls in flight, and how their completions reach Python
+//   bind_requests.cc   requests from Python's arguments
+//   results.h          results as Python objects; miss_report.cc has why a chain is not found
+//   py_client.h        the client as Python sees it, from client_config.h's nodes and identity
+//   bind_client.cc     it and its questions about nodes; Queue and Call
 //   bind_contexts.cc   named contexts, their lists and files
-//   bind_nodes.cc      calls about the nodes and the client itself
+//   lent_memory.h      host memory that nodes fill and drain; device_memory.h: a GPU's
 //   bind_memory.cc     Memory and DeviceMemory, and their calls
 //
-// Their names have no documentation: the package's Python files wrap and document each.
+// The package's Python files wrap and document each call.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include "client/python/src/calls/py_client.h"
+#include "client/python/src/calls/queue.h"
 
 namespace kv::python {
 
-void bind_calls(nb::module_& module);
-/// The others add their calls to the client's class, and the classes of the calls' results to the module.
-void bind_chains(nb::module_& module, nb::class_<PyClient>& client);
-void bind_sets(nb::module_& module, nb::class_<PyClient>& client);
+void bind_results(nb::module_& module);
+void bind_miss_report(nb::module_& module);
+/// The others add their calls to the classes, and the classes of the calls' results to the module.
+void bind_requests(nb::module_& module, nb::class_<PyClient>& client, nb::class_<Queue>& queue);
 void bind_contexts(nb::module_& module, nb::class_<PyClient>& client);
-void bind_nodes(nb::class_<PyClient>& client);
 void bind_memory(nb::module_& module, nb::class_<PyClient>& client);
 
 }  // namespace kv::python
