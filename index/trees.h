@@ -46,8 +46,7 @@ struct Orphan {
 /// The state of a PrefixIndex, which is its only door. Calls that keep links and counts right over a split, a join or a
 /// removal are here.
 ///   1. A root has an empty run, any other node a block. A child begins at the depth where its parent's run ends, and
-///   is
-///      found there by its first hash.
+///      is found there by its first hash.
 ///   2. A block names its node and its depth. Each BlockId is linked, unlinked with an Orphan, or free.
 ///   3. A node's pinned_count is that of its run and all nodes below; its candidates are those of its children that
 ///      match_partial() may name; a tree's counts are those of its linked blocks, detached ones included.
