@@ -144,14 +144,16 @@ std::string element(const char* list, std::size_t i) { return std::string(list) 
 
 bool is_zero(const kvs_request& request, const Field& field) {
   const char* const at = reinterpret_cast<const char*>(&request) + field.offset;
-  std::uint64_t value = 0;
-  std::memcpy(&value, at, field.bytes);
-  return value == 0;
+  // By two fixed sizes: a copy of any size costs a call for each field, 0.1 us in all.
+  std::uint32_t first = 0, second = 0;
+  std::memcpy(&first, at, sizeof first);
+  if (field.bytes > sizeof first) std::memcpy(&second, at + sizeof first, sizeof second);
+  return (first | second) == 0;
 }
 
 void check_fields(const kvs_request& request, Verbs verb) {
   for (const Field& field : kFields) {
-    static_assert(std::ranges::all_of(kFields, [](const Field& each) { return each.bytes <= sizeof(std::uint64_t); }));
+    static_assert(std::ranges::all_of(kFields, [](const Field& each) { return each.bytes == 4 || each.bytes == 8; }));
     const bool is_given = !is_zero(request, field);
     if (is_given && (field.taken_by & verb) == 0) {
       refuse(KVS_BAD_REQUEST, std::string(field.name) + ": is set, allowed for " + verb_name(request.verb) + " is 0");

@@ -12,7 +12,7 @@ namespace kv {
 /// no room for a block, the same owner's contexts of lower priority give up blocks for it.
 ///   1. A context keeps leading blocks of its chains: Context::Chain::kept, until look_for_drops() at the latest.
 ///   2. Space::context_ends has the last kept block of each chain, and nothing else.
-///   3. Contexts give up blocks only where that makes room: blocks without another keeper, and of them too few is none.
+///   3. Contexts give up only blocks without another keeper, and only if that makes enough room.
 ///   4. A block that nobody keeps any more is released by let_go(), over several calls.
 class ContextBlocks {
  public:

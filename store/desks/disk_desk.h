@@ -82,7 +82,7 @@ class DiskDesk final : private TreeListener {
   /// Pin blocks of the tier for a read, which is counted; of a chain, all that follow `pinned` on disk.
   SpilledBlock pin(const SpaceTable::Space& space, BlockId block, const BlockHash& hash, std::uint32_t index);
   void pin_rest(const FoundChain& found, std::span<const BlockHash> hashes, PinnedPrefix& pinned);
-  /// `block` was just linked in memory. If it lies on disk as well, memory can later release it without a write.
+  /// `block` was just linked in memory: if it is on disk too, it can leave memory without a write. Requires a tier.
   void stored(TreeId tree, BlockId block, BlockId parent, Tick tick);
   /// Drops the last of `hashes` and all below it; without hashes, the namespace. Returns the number of blocks that were
   /// only on disk. `*kept` (may be nullptr): as Store::drop.

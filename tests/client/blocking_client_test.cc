@@ -281,11 +281,11 @@ TEST_F(SilentNodeTest, ACallIsGivenUpOnceItsInterruptIsWanted) {
 }
 
 TEST_F(SilentNodeTest, AnInterruptMayDestroyTheClient) {
-  const auto destroy = [](void* test) {
-    static_cast<SilentNodeTest*>(test)->client.reset();
+  const auto destroy = [](void* held) {
+    static_cast<std::unique_ptr<TypedClient>*>(held)->reset();
     return false;
   };
-  const Interrupt interrupt{.interval = 1ms, .is_wanted = destroy, .context = this};
+  const Interrupt interrupt{.interval = 1ms, .is_wanted = destroy, .context = &client};
   EXPECT_EQ(match(&interrupt).match.why, Errc::kCancelled);
 }
 
