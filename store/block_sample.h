@@ -33,19 +33,20 @@ struct BlockSample {
   }
   friend bool operator==(const BlockSample&, const BlockSample&) = default;
 
+  static std::uint64_t last_word(const BlockHash& hash) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, hash.bytes.data() + hash.bytes.size() - sizeof word, sizeof word);
+    return word;
+  }
   std::uint32_t print(const BlockHash& hash) const {
-    std::uint64_t word[4];
-    std::memcpy(word, hash.bytes.data(), sizeof word);
-    return static_cast<std::uint32_t>(((word[0] ^ word[3] ^ seed) * 0x9E3779B97F4A7C15) >> 32);
+    return static_cast<std::uint32_t>((hash_prefix(hash) ^ last_word(hash) ^ seed) >> 32);
   }
   bool has(const BlockHash& hash) const { return print(hash) <= print_max; }
   bool is_part_of(const BlockSample& other) const { return seed == other.seed && print_max <= other.print_max; }
   /// A block's name in the tables of the sample's users. Even, also for the blocks of one print.
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const {
-    std::uint64_t word[4];
-    std::memcpy(word, hash.bytes.data(), sizeof word);
-    return multiply_fold(word[0] ^ word[2] ^ seed ^ 0x9E3779B97F4A7C15,
-                         ((word[1] ^ word[3]) + static_cast<std::uint64_t>(tree)) ^ 0xD1B54A32D192ED03);
+    return multiply_fold(hash_prefix(hash) ^ seed ^ 0x9E3779B97F4A7C15,
+                         (last_word(hash) + static_cast<std::uint64_t>(tree)) ^ 0xD1B54A32D192ED03);
   }
 
   /// Writes the positions in `hashes`, at most kAtOnce, of the sample's blocks, in order, to the beginning of
@@ -90,7 +91,8 @@ struct BlockSample {
 /// The samples' blocks of a request, found before the Store's lock is taken. Not thread-safe.
 class SampledNames {
  public:
-  using Samples = std::array<std::optional<BlockSample>, 2>;  ///< The policy's and the curve's.
+  enum Whose : std::uint8_t { kPolicy, kCurve };
+  using Samples = std::array<std::optional<BlockSample>, 2>;  ///< By Whose.
 
   /// The Store's latest samples. If they differ when the request comes, the Store searches itself.
   void set(const Samples& samples) { samples_ = samples; }
@@ -108,13 +110,11 @@ class SampledNames {
       look(*curve, positions_[1]);
     }
   }
-  /// The positions of the sample's blocks, in order, if look() has found them in these hashes.
-  std::optional<std::span<const std::uint32_t>> find(const BlockSample& sample,
-                                                     std::span<const BlockHash> hashes) const {
-    if (looked_.data() != hashes.data() || looked_.size() != hashes.size()) return std::nullopt;
-    for (std::size_t i = 0; i < looked_as_.size(); ++i)
-      if (looked_as_[i] == sample) return positions_[i];
-    return std::nullopt;
+  /// The positions of the sample's blocks, in order; nullptr: look() has not searched these hashes for them.
+  const std::vector<std::uint32_t>* find(Whose whose, const BlockSample& sample,
+                                         std::span<const BlockHash> hashes) const {
+    const bool is_it = looked_.data() == hashes.data() && looked_.size() == hashes.size();
+    return is_it && looked_as_[whose] == sample ? &positions_[whose] : nullptr;
   }
 
  private:

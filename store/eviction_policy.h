@@ -65,10 +65,6 @@ class EvictionPolicy {
 
     /// This node's blocks behind hashes[i], as if the chain's end were this node's.
     std::size_t passed(std::size_t i) const { return hashes.size() - 1 - i + chain.after_last(hashes.size()); }
-    /// The positions of the sample's blocks, if they were.
-    std::optional<std::span<const std::uint32_t>> looked_up(const BlockSample& sample) const {
-      return sampled == nullptr ? std::nullopt : sampled->find(sample, hashes);
-    }
   };
 
   virtual ~EvictionPolicy() = default;

@@ -175,7 +175,9 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
     }
     return true;
   };
-  if (const auto looked_up = request.looked_up(sample_)) {
+  const auto* const looked_up =
+      request.sampled == nullptr ? nullptr : request.sampled->find(SampledNames::kCurve, sample_, request.hashes);
+  if (looked_up != nullptr) {
     add(*looked_up);
   } else {
     sample_.visit(request.hashes, i, add);

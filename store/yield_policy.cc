@@ -254,7 +254,9 @@ std::uint16_t YieldPolicy::asked(const Request& request, std::size_t* known) {
   count_part(request);
   const std::size_t count = known_count(request);
   const Kind kind = kind_of(request, request.chain.known ? 0 : count);
-  if (const auto looked_up = request.looked_up(sample_)) {
+  const auto* const looked_up =
+      request.sampled == nullptr ? nullptr : request.sampled->find(SampledNames::kPolicy, sample_, request.hashes);
+  if (looked_up != nullptr) {
     add_events(request, kind, *looked_up, true);
   } else {
     look_and_note(request, kind, 0, true);

@@ -216,7 +216,7 @@ TEST(HitCurveTest, WhoLookedBeforeCountsTheSame) {
       one.set_capacity(capacity, 0);
       other.set_capacity(capacity, 0);
     }
-    fitting += sampled.find(other.sample(), hashes).has_value();
+    fitting += sampled.find(SampledNames::kCurve, other.sample(), hashes) != nullptr;
     EvictionPolicy::Request request{TreeId{0}, hashes, random() % (hashes.size() + 1), 16};
     one.asked(request, 0, 0, policy->clock(), kStart);
     request.sampled = &sampled;
