@@ -169,20 +169,19 @@ std::size_t YieldPolicy::known_count(const Request& request) const {
 }
 
 /// The part to compute anew, in effect: blocks that left recently were computed once, and do not count as new.
-std::uint8_t YieldPolicy::new_class_of(const Request& request, std::size_t known) const {
-  return static_cast<std::uint8_t>(YieldTable::new_class_of(request.chain.new_blocks(known, request.hashes.size()) *
-                                                            std::max<std::size_t>(request.block_size, 1)));
+std::uint32_t YieldPolicy::new_class_of(const Request& request, std::size_t known) const {
+  return YieldTable::new_class_of(request.chain.new_blocks(known, request.hashes.size()) *
+                                  std::max<std::size_t>(request.block_size, 1));
 }
 
 [[gnu::noinline]] void YieldPolicy::hear(const Request& request, Kind& kind) {
-  kind.of_block.tenant = trust_.hear(request.tenant, request.hint);
-  kind.of_block.believed = trust_.believed(kind.of_block.tenant, request.hint);
+  kind.tenant = trust_.hear(request.tenant, request.hint);
+  kind.believed = trust_.believed(kind.tenant, request.hint);
   table_.use_hints();
 }
 
 YieldPolicy::Kind YieldPolicy::kind_of(const Request& request, std::size_t known) {
-  Kind kind{{.is_alone = request.is_set, .new_class = new_class_of(request, known), .hint = request.hint},
-            last_blocks_log2(request)};
+  Kind kind{.new_class = new_class_of(request, known), .last_blocks_log2 = last_blocks_log2(request)};
   if (request.hint != ReuseHint::kNone || trust_.has_heard()) hear(request, kind);
   return kind;
 }
@@ -215,20 +214,24 @@ void YieldPolicy::add_events(const Request& request, const Kind& kind, std::span
   event_end_ += count;
   for (const std::uint32_t i : positions.first(count)) {
     const bool is_found = i < request.found_count;
-    *event = {.name = sample_.name_of(request.tree, request.hashes[i]),
-              .at = at,
-              .how = kind.of_block,
-              .is_use = is_use,
-              .is_found = is_found,
-              .is_known = !is_use && is_found};
-    event++->how.is_last = i >= last_from;
+    *event++ = {.name = sample_.name_of(request.tree, request.hashes[i]),
+                .at = at,
+                .how = {.is_last = i >= last_from,
+                        .is_alone = request.is_set,
+                        .new_class = static_cast<std::uint8_t>(kind.new_class),
+                        .hint = request.hint,
+                        .believed = kind.believed,
+                        .tenant = kind.tenant},
+                .is_use = is_use,
+                .is_found = is_found,
+                .is_known = !is_use && is_found};
   }
 }
 
-std::uint16_t YieldPolicy::trait_of(const Kind& kind) {
-  return static_cast<std::uint16_t>(kind.of_block.new_class | (kind.of_block.is_alone ? kAlone : 0) |
+std::uint16_t YieldPolicy::trait_of(const Request& request, const Kind& kind) {
+  return static_cast<std::uint16_t>(kind.new_class | (request.is_set ? kAlone : 0) |
                                     kind.last_blocks_log2 << kLastShift |
-                                    static_cast<std::uint32_t>(kind.of_block.believed) << kHintShift);
+                                    static_cast<std::uint32_t>(kind.believed) << kHintShift);
 }
 
 void YieldPolicy::count_part(const Request& request) {
@@ -262,7 +265,7 @@ std::uint16_t YieldPolicy::asked(const Request& request, std::size_t* known) {
     look_and_note(request, kind, 0, true);
   }
   if (known != nullptr) *known = count;
-  return trait_of(kind);
+  return trait_of(request, kind);
 }
 
 std::uint16_t YieldPolicy::offered(const Request& request, Usage above, Tick tick) {
@@ -273,10 +276,9 @@ std::uint16_t YieldPolicy::offered(const Request& request, Usage above, Tick tic
   Kind kind = kind_of(request, request.chain.known ? 0 : known_count(request));
   // The end of the blocks that the same request stored before: engines store as blocks fill.
   const bool continues = above.use_count == 1 && above.passed == 0;
-  std::uint8_t& new_class = kind.of_block.new_class;
-  if (continues) new_class = std::max(new_class, static_cast<std::uint8_t>(above.trait & kNewClassMask));
+  if (continues) kind.new_class = std::max<std::uint32_t>(kind.new_class, above.trait & kNewClassMask);
   look_and_note(request, kind, request.chain.known ? 0 : request.found_count, false);
-  return trait_of(kind);
+  return trait_of(request, kind);
 }
 
 void YieldPolicy::left(TreeId tree, const BlockHash& hash, Usage usage) {

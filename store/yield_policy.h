@@ -64,15 +64,17 @@ class YieldPolicy final : public EvictionPolicy {
     bool is_capacity = false;  ///< Not a use: from here on `name` blocks find room.
   };
 
-  std::uint8_t new_class_of(const Request& request, std::size_t known) const;
+  std::uint32_t new_class_of(const Request& request, std::size_t known) const;
 
   /// Facts about a request besides its blocks.
   struct Kind {
-    ReuseShadow::Kind of_block;  ///< But for is_last.
+    std::uint32_t new_class;
+    std::uint8_t tenant = 0;  ///< HintTrust.
+    ReuseHint believed = ReuseHint::kNone;
     std::uint32_t last_blocks_log2 = 0;
   };
   Kind kind_of(const Request& request, std::size_t known);
-  static std::uint16_t trait_of(const Kind& kind);
+  static std::uint16_t trait_of(const Request& request, const Kind& kind);
   void learn_from_events();
   void begin_capacity(std::uint64_t block_count);
   void end_lesson(bool knew);
