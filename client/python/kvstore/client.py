@@ -212,17 +212,21 @@ class Client:
             raise BadRequest('namespace: of chains: open(), or kind="set"')
         return namespace._record
 
+    def _open(self, record: _kvstore.Record, deadline: Seconds | None, wait: bool) -> int:
+        if wait:
+            return self._native.open(record, self._deadline(deadline))
+        # By the client's own thread, which goes on connecting: it would pause behind a call of this thread.
+        return self._submits.open(record, 0.0).result(-1)
+
     def open(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> Space:
         """Opens a namespace. The nodes may be away: lookups then miss, and nodes open the namespace when they come. Waits for the first,
         but not while none can be reached; ``wait=False`` returns at once. Raises Mismatch, BadRequest, ... if a node refuses the record.
         """
-        time = self._deadline(deadline) if wait else 0.0
-        return Space(self, self._native.open(self._record(namespace, is_set=False), time), namespace)
+        return Space(self, self._open(self._record(namespace, is_set=False), deadline, wait), namespace)
 
     def open_set(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> SetSpace:
         """As :meth:`open`, for a namespace of blocks that stand alone (``kind="set"``)."""
-        time = self._deadline(deadline) if wait else 0.0
-        return SetSpace(self, self._native.open(self._record(namespace, is_set=True), time), namespace)
+        return SetSpace(self, self._open(self._record(namespace, is_set=True), deadline, wait), namespace)
 
     def submit_open(self, namespace: Namespace, *, deadline: Seconds | None = None) -> Future[Space]:
         """As :meth:`open`, without waiting."""

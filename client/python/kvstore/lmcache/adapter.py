@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,14 @@ class _Kind:
     """Stores, lookups or loads: tasks under way, and the descriptor that signals LMCache when one has ended.
 
     1. The descriptor is readable while LMCache has yet to see an ended task. LMCache reads it empty, and then asks for results. One signal
-       can stand for several ends, so each is signalled again when it is taken off the queue.
+       can stand for several ends, so the others are signalled again at the next request.
     """
 
     def __init__(self, gate: Gate, client: Client) -> None:
         self.gate = gate
         self.queue = _kvstore.Queue(client._native, False)
         self._lock = threading.Lock()
+        self._unseen: set[int] = set()  # tasks that have ended
         self._tasks: OrderedDict[int, _Task] = OrderedDict()
 
     def tell(self) -> None:
@@ -59,11 +61,15 @@ class _Kind:
         with self._lock:
             self._tasks[number] = task
             while len(self._tasks) > _UNFETCHED_MAX:
-                self._tasks.popitem(last=False)
+                self._unseen.discard(self._tasks.popitem(last=False)[0])
         # A queue with an unread end does not signal again, for example after a task whose result is never fetched.
         self.queue.reap()
-        if task.future is None or not task.future._call.tell(self.tell):
-            self.tell()
+        if task.future is None or not task.future._call.tell(partial(self._note, number)):
+            self._note(number)
+
+    def _note(self, number: int) -> None:
+        self._unseen.add(number)
+        self.tell()
 
     def take(self, number: int) -> _Task | None:
         """The task, if it has ended. Once."""
@@ -71,6 +77,9 @@ class _Kind:
             task = self._tasks.get(number)
             if task is None or (task.future is not None and not task.future.done()):
                 return None
+            self._unseen.discard(number)
+            if self._unseen:
+                self.tell()
             return self._tasks.pop(number)
 
     def take_all(self) -> list[tuple[int, _Task]]:
@@ -78,6 +87,7 @@ class _Kind:
             ended = [each for each in self._tasks.items() if each[1].future is None or each[1].future.done()]
             for number, _ in ended:
                 del self._tasks[number]
+                self._unseen.discard(number)
         return ended
 
 

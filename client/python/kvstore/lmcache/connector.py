@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -153,13 +155,16 @@ class Connector:
         call = self._queue.call(operation.value, self._space._id, names, self._deadline, **more)
         number = next(self._numbers)
         self._batches[number] = _Batch(operation, call, len(names), sizes)
-        if not call.tell(partial(self._ended.append, number)):
+        if not call.tell(partial(self._ended.append, number)):  # refused
             self._ended.append(number)
+            os.eventfd_write(self.event_fd(), 1)
         return number
 
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]:
         """(number, success, error text, a flag for each key) of the ended batches."""
         self._queue.check()
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.event_fd())
         self._queue.reap()
         told = []
         while self._ended:

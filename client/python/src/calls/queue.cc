@@ -189,7 +189,8 @@ std::size_t Call::wait_segments(std::size_t count, double seconds) const {
 }
 
 bool Call::tell(nb::object told) const {
-  if (has_ended()) return false;
+  // Without a look at the queue: what it takes off there would make the descriptor unreadable.
+  if (state_->has_ended || queue_->is_lost()) return false;
   state_->told.push_back(std::move(told));
   return true;
 }
