@@ -294,7 +294,7 @@ TEST_F(SilentNodeTest, AllCallsInProgressAreGivenUp) {
   std::vector<std::thread> callers;
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&] {
-      EXPECT_EQ(match(nullptr).match.why, Errc::kCancelled);
+      EXPECT_EQ(match(nullptr).error, Errc::kCancelled);
       --left;
     });
   }
