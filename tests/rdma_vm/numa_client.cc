@@ -116,12 +116,12 @@ int main(int argc, char** argv) {
       std::cout << "\npages " << pages_on(line, 0) << " " << pages_on(line, 1);
   }
   const std::string stats = text_of([&](char* text, std::size_t capacity, std::size_t* length) {
-    kvs_request stats = KVS_REQUEST_INIT(KVS_VERB_STATS);
-    stats.deadline_us = 5'000'000;
-    stats.json = text;
-    stats.json_capacity = capacity;
-    kvs_completion done;
-    const int status = kvs_run(client, &stats, &done, sizeof done);
+    kvs_request request = KVS_REQUEST_INIT(KVS_VERB_STATS);
+    request.deadline_us = 5'000'000;
+    request.json = text;
+    request.json_capacity = capacity;
+    kvs_completion done = {};
+    const int status = kvs_run(client, &request, &done, sizeof done);
     *length = done.length;
     return status;
   });
