@@ -6,13 +6,13 @@
  *   shape.element = KVS_BF16;
  *   kvs_layout *paged, *block;
  *   kvs_layout_named("nhd", &shape, &paged);
- *   kvs_layout_store_block(paged, 1, 64, 0, &block);    64 blocks as kvs_put and kvs_get move them
+ *   kvs_layout_store_block(paged, 1, 64, 0, &block);    64 blocks as puts and gets move them
  *   kvs_cache *pages, *blocks;
  *   kvs_cache_bind(paged, pointers, NULL, 64, &pages);  32 layers of K and V
  *   kvs_cache_bind(block, &buffer, &buffer_bytes, 1, &blocks);
  *   kvs_rows rows = KVS_ROWS_INIT;
  *   rows.kind = KVS_ROWS_SLOTS64, rows.ids = slot_mapping, rows.id_count = 1024;
- *   kvs_gather(blocks, pages, &rows, 1024, NULL, NULL); then kvs_put; and kvs_get, then kvs_scatter
+ *   kvs_gather(blocks, pages, &rows, 1024, NULL, NULL); then a put; and a get, then kvs_scatter
  *
  * docs/kernels.md draws the layouts and explains the operations. A call checks all its arguments before it writes;
  * unless stated otherwise, any status but KVS_OK means that memory is unchanged. Layouts and caches are immutable and
