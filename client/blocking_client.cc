@@ -1,5 +1,7 @@
 #include "client/blocking_client.h"
 
+#include <thread>
+
 #include "client/thread/client_thread.h"
 
 namespace kv {
@@ -31,7 +33,14 @@ Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {
   if (!reserved) return reserved.error();
   // Not on the client's thread: 0.3 s per GiB would delay all deadlines.
   auto memory = make_memory(thread_->numa_place(), bytes);
-  return with([&](Client& client) { return client.adopt_memory(bytes, std::move(memory)); });
+  for (bool has_run = false;;) {
+    auto adopted = with([&](Client& client) {
+      has_run = true;
+      return client.adopt_memory(bytes, std::move(memory));
+    });
+    if (has_run || adopted || adopted.error() != Errc::kBusy) return adopted;
+    std::this_thread::yield();  // the reserved budget must reach adopt_memory()
+  }
 }
 
 Result<void> BlockingClient::free_memory(std::span<std::byte> memory) {

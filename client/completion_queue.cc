@@ -143,7 +143,7 @@ error_code end_late(Verb verb, std::size_t count, Completion& end) {
   return {};
 }
 
-/// The text for Completion::reason. Told now, since a node's last error may change; empty if memory runs out.
+/// The text for Completion::reason. Told now, since a node's last error may change; empty if that fails.
 std::string reason_in(const Completion& end, Client& client) {
   error_code why = end.error;
   for (const error_code& each : {end.match.why, end.get.why, end.put.why}) why = why ? why : each;
@@ -152,7 +152,7 @@ std::string reason_in(const Completion& end, Client& client) {
   }
   try {
     return why ? reason_of(why, client.nodes()) : std::string();
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {
     return {};
   }
 }
@@ -216,8 +216,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   Completion run(const Request& request, const Interrupt* interrupt) {
     CallWaiter waiter;
     CallSlot* slot = nullptr;
-    waiter.end.error = begin(request, waiter, slot);
-    if (waiter.end.error) return std::move(waiter.end);
+    if (const error_code refused = begin(request, waiter, slot)) return not_made(request, refused);
     const CallId id{slot->id.load(std::memory_order_relaxed)};
     const TimePoint until =
         interrupt != nullptr ? std::chrono::steady_clock::now() + interrupt->interval : TimePoint::max();
@@ -225,20 +224,14 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     const bool is_first = submitted_.push(*slot);
     if (waiter.is_in_charge && host_->run_here(waiter.has_ended, waiter.is_in_charge, until))
       return std::move(waiter.end);
-    if (is_forked()) {  // in a callback, and this is the child
-      waiter.end.error = Errc::kForked;
-      return std::move(waiter.end);
-    }
+    if (is_forked()) return not_made(request, Errc::kForked);  // in a callback, and this is the child
     if (is_first) waker_->wake();
     end_if_over();
     const auto self = interrupt != nullptr ? shared_from_this() : nullptr;  // the client may go
     while (interrupt != nullptr) {
       if (waiter.done.try_acquire_for(interrupt->interval)) return std::move(waiter.end);
       const bool is_wanted = interrupt->is_wanted(interrupt->context);
-      if (is_forked()) {
-        waiter.end.error = Errc::kForked;
-        return std::move(waiter.end);
-      }
+      if (is_forked()) return not_made(request, Errc::kForked);
       if (!is_wanted) continue;
       interrupt = nullptr;
       static_cast<void>(cancel(id));
@@ -320,7 +313,9 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     is_disabled_.store(true, std::memory_order_release);
     close(Errc::kUnavailable);
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i].stage != CallSlot::Stage::kNone) end(slots[i], Errc::kUnavailable);
+      if (slots[i].stage == CallSlot::Stage::kNone) continue;
+      slots[i].end = {};  // may be half of a result
+      end(slots[i], Errc::kUnavailable);
     }
     starting_ = nullptr;
     running_count_ = 0;
@@ -432,14 +427,26 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     return std::chrono::duration_cast<std::chrono::microseconds>(slot.until - std::chrono::steady_clock::now());
   }
 
+  /// The end of a call that was never in progress.
+  static Completion not_made(const Request& request, error_code why) {
+    Completion end;
+    end.error = why;
+    end.tag = request.tag;
+    end.verb = request.verb;
+    if (request.lists.write != nullptr) request.lists.write(request.lists, end);
+    return end;
+  }
+
   void end(CallSlot& slot, error_code error) {
     slot.end.error = error;
-    slot.stage = CallSlot::Stage::kNone;
     slot.cancellation.reset();
     slot.work = nullptr;
     slot.record.reset();
-    if (options.tells_reason && thread_ != nullptr) slot.end.reason = reason_in(slot.end, thread_->client());
+    // A disabled client's state is unknown.
+    if (options.tells_reason && thread_ != nullptr && !is_disabled())
+      slot.end.reason = reason_in(slot.end, thread_->client());
     if (slot.request.lists.write != nullptr) slot.request.lists.write(slot.request.lists, slot.end);
+    slot.stage = CallSlot::Stage::kNone;  // only now: what throws above is ended by client_disabled()
     CallWaiter* const waiter = std::exchange(slot.waiter, nullptr);
     if (waiter == nullptr) return completions.tell_end(slot);  // afterwards the slot may belong to another call
     slot.end.tag = slot.request.tag;

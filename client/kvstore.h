@@ -250,7 +250,8 @@ enum {
   KVS_REUSE_LATER = 6
 };
 
-/* The first block_count blocks have this segment and all earlier ones. Runs on the thread of the client's I/O. */
+/* The first block_count blocks have this segment and all earlier ones. Runs on the client's own thread, or on any that
+ * is in kvs_run() with this client. */
 typedef void (*kvs_on_segment)(void* context, size_t segment, size_t block_count);
 
 enum { KVS_HELD_NOWHERE = 0, KVS_HELD_IN_MEMORY = 1, KVS_HELD_ON_DISK = 2 };

@@ -140,6 +140,8 @@ void check_list(const void* completions, std::size_t size, std::size_t capacity,
 int run_of_file(BlockingClient& client, const c_api::ReadRequest& read, kvs_completion& to) {
   const kvs_request& given = read.given();
   const bool is_import = given.verb == KVS_VERB_CONTEXT_IMPORT;
+  to.tag = given.tag;
+  to.verb = static_cast<int>(given.verb);
   const auto archived = is_import ? import_context(client, given.file, read.import_options())
                                   : export_context(client, given.name, given.file, read.export_options());
   if (!archived) return fail(status_of(archived.error().code), archived.error().text);

@@ -218,7 +218,10 @@ bool ClientThread::run_here(const bool& is_over, bool& is_in_charge, TimePoint u
     TimePoint idle_since = std::chrono::steady_clock::now();
     while (!is_over && !io_->stopped() && !is_forked() &&
            (until == TimePoint::max() || std::chrono::steady_clock::now() < until)) {
-      if (serve_guests() || (spins && poll_->poll_one())) {
+      // A handler in each turn: else a stream of submits and cancels would keep back all of them, and deadlines.
+      const bool had_work = serve_guests();
+      const bool has_run = (had_work || spins) && poll_->poll_one();
+      if (had_work || has_run) {
         if (spins) idle_since = std::chrono::steady_clock::now();
       } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {
         give_way();
@@ -227,9 +230,9 @@ bool ClientThread::run_here(const bool& is_over, bool& is_in_charge, TimePoint u
       }
     }
   } catch (const std::exception& e) {
-    fail(e.what());
+    if (!is_forked()) fail(e.what());  // 5
   } catch (...) {
-    fail("unknown exception");
+    if (!is_forked()) fail("unknown exception");
   }
   current_ = before;
   if (is_forked()) return false;   // a callback has forked: this is the child, where nothing may be touched
