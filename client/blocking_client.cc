@@ -8,7 +8,7 @@ namespace kv {
 
 BlockingClient::BlockingClient(ClientConfig config, BlockingOptions options, Network& network)
     : thread_(std::make_unique<ClientThread>(std::move(config), options.busy_poll, network)),
-      calls_(new CompletionQueue(*thread_, options.tells_reason)) {}
+      calls_(new CompletionQueue(*thread_, options)) {}
 
 BlockingClient::~BlockingClient() {
   if (!thread_->is_forked()) return;

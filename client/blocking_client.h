@@ -21,7 +21,8 @@ struct BlockingOptions {
   /// How long a thread polls for answers before it sleeps. Some tens of microseconds save the wake-ups, at the price of
   /// a busy core.
   std::chrono::microseconds busy_poll{0};
-  bool tells_reason = false;  ///< As in CompletionQueueOptions.
+  bool tells_reason = false;    ///< As in CompletionQueueOptions.
+  std::size_t calls_max = 256;  ///< At once; beyond it kBusy.
 };
 
 /// Calls that block their thread until they are complete, by their deadline. CompletionQueue has the same calls without
@@ -31,8 +32,6 @@ struct BlockingOptions {
 /// that other calls do not wait for it.
 class BlockingClient {
  public:
-  static constexpr std::size_t kCallsMax = 256;  ///< At once; beyond it kBusy.
-
   /// Throws as Client's constructor. `network` outlives the client.
   explicit BlockingClient(ClientConfig config, BlockingOptions options = {}, Network& network = socket_network());
   /// Calls of completion queues in progress end with kCancelled; the queues remain, to be reaped. Afterwards RDMA
@@ -45,7 +44,7 @@ class BlockingClient {
   /// Gives up the calls of run() in progress: each ends soon.
   void cancel_all();
   /// Any other use of the client, as one call: `use(client)` returns an Async<T>, a Result<T>, a T or nothing. Returns
-  /// a Result<T>. Errors: also kUnavailable (is_disabled()), kForked.
+  /// a Result<T>. Errors: also those of a call: kUnavailable (is_disabled()), kForked, kBusy, kCancelled.
   template <class Use>
   auto with(Use use);
 

@@ -661,11 +661,11 @@ CompletionQueue::CompletionQueue(BlockingClient& client, CompletionQueueOptions 
   impl_->attach();
 }
 
-CompletionQueue::CompletionQueue(ClientThread& thread, bool tells_reason)
+CompletionQueue::CompletionQueue(ClientThread& thread, const BlockingOptions& options)
     : impl_(std::make_shared<Impl>(
           thread,
           CompletionQueueOptions{
-              .calls_max = BlockingClient::kCallsMax, .wait_while_away = true, .tells_reason = tells_reason},
+              .calls_max = options.calls_max, .wait_while_away = true, .tells_reason = options.tells_reason},
           /*copies=*/false)) {
   impl_->attach();
 }

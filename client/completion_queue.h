@@ -21,6 +21,7 @@
 namespace kv {
 
 class BlockingClient;
+struct BlockingOptions;
 class ClientThread;
 
 struct CompletionQueueOptions {
@@ -93,7 +94,7 @@ class CompletionQueue {
   friend class BlockingClient;
   class Impl;
   /// For calls that their threads wait for: without copies.
-  CompletionQueue(ClientThread& thread, bool tells_reason);
+  CompletionQueue(ClientThread& thread, const BlockingOptions& options);
   Completion run(const Request& request, const Interrupt* interrupt);  ///< See BlockingClient.
   void cancel_all();
 

@@ -48,8 +48,9 @@ def forget(queue: _kvstore.Queue) -> None:
             loop.remove_reader(queue.fileno())
             _watched[loop].discard(queue)
 
-    for loop, watched in list(_watched.items()):
-        if queue in watched:
+    for reference in _watched.keyrefs():
+        loop = reference()
+        if loop is not None and queue in _watched.get(loop, ()):
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(unwatch, loop)
 
@@ -163,8 +164,11 @@ def wait(
         return [future for future in given if future.done()]
     poller = select.poll()
     for queue in queues:
-        poller.register(queue.fileno(), select.POLLIN)
+        if queue.fileno() >= 0:  # else this is a child of fork(), where all have ended
+            poller.register(queue.fileno(), select.POLLIN)
     while True:
+        for queue in queues:
+            queue.reap()
         ended = [future for future in given if future.done()]
         left = until - time.monotonic()
         if len(ended) >= wanted or left <= 0:

@@ -118,7 +118,7 @@ class OpenedNamespace:
 
     def release(self, lease: Lease | int) -> None:
         """Ends a match's lease early. Returns at once."""
-        self._client._native.release(lease_number(lease))
+        self._client._submits.release(lease_number(lease))
 
     def __repr__(self) -> str:
         return f"<kvstore.{type(self).__name__} {self.namespace!r}>"

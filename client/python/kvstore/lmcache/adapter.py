@@ -7,6 +7,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -55,7 +56,8 @@ class _Kind:
         self._tasks: OrderedDict[int, _Task] = OrderedDict()
 
     def tell(self) -> None:
-        os.eventfd_write(self.queue.fileno(), 1)
+        with suppress(OSError):  # a child of fork() has no descriptor
+            os.eventfd_write(self.queue.fileno(), 1)
 
     def add(self, number: int, task: _Task) -> None:
         with self._lock:
@@ -77,10 +79,11 @@ class _Kind:
             task = self._tasks.get(number)
             if task is None or (task.future is not None and not task.future.done()):
                 return None
-            self._unseen.discard(number)
+            taken = self._tasks.pop(number)
+            self._unseen.intersection_update(self._tasks)
             if self._unseen:
                 self.tell()
-            return self._tasks.pop(number)
+            return taken
 
     def take_all(self) -> list[tuple[int, _Task]]:
         with self._lock:

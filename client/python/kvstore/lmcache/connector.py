@@ -167,14 +167,20 @@ class Connector:
             os.eventfd_read(self.event_fd())
         self._queue.reap()
         told = []
-        while self._ended:
-            number = self._ended.pop(0)
+        while True:
+            try:
+                number = self._ended.pop(0)
+            except IndexError:  # any thread may ask
+                break
             told.append((number, *_report(self._batches.pop(number))))
         return told
 
     def close(self) -> None:
         """Gives up what is in flight."""
         self._client.close()
+        if self._ended:
+            with suppress(OSError):  # a child of fork() has no descriptor
+                os.eventfd_write(self.event_fd(), 1)
 
 
 def _report(batch: _Batch) -> tuple[bool, str, list[bool]]:

@@ -174,13 +174,11 @@ void bind_requests(nb::module_& module, nb::class_<PyClient>& client, nb::class_
   bind_calls(client);
   bind_calls(queue);
   client.def("wait_open", &wait_open, "space"_a, "deadline"_a)
-      .def("why", &why_chain, "space"_a, "hashes"_a, "deadline"_a)
-      .def(
-          "release",  // never waits for a node: the caller does not need the answer
-          [](const PyClient& self, std::uint64_t lease) {
-            make(self, {.verb = Verb::kRelease, .lease = Lease{lease}}, {});
-          },
-          "lease"_a);
+      .def("why", &why_chain, "space"_a, "hashes"_a, "deadline"_a);
+  queue.def(
+      "release",  // waits neither for a node nor for the client's thread: the caller does not need the answer
+      [](Queue& self, std::uint64_t lease) { make(self, {.verb = Verb::kRelease, .lease = Lease{lease}}, {}); },
+      "lease"_a);
 }
 
 }  // namespace kv::python

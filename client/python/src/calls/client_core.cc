@@ -1,5 +1,6 @@
 #include "client/python/src/calls/client_core.h"
 
+#include <algorithm>
 #include <mutex>
 #include <stdexcept>
 #include <system_error>
@@ -37,7 +38,9 @@ bool has_signal(void* lock) {
 std::shared_ptr<ClientCore> ClientCore::make(const ClientConfig& config, std::chrono::microseconds busy_poll) {
   std::shared_ptr<ClientCore> made(new ClientCore);
   try {
-    const BlockingOptions options{.busy_poll = busy_poll, .tells_reason = true};
+    const BlockingOptions options{.busy_poll = busy_poll,
+                                  .tells_reason = true,
+                                  .calls_max = std::clamp<std::size_t>(config.calls_max, 64, 65536)};
     made->client_ = std::make_unique<BlockingClient>(config, options);
   } catch (const std::invalid_argument& error) {
     throw bad_request(error.what());
@@ -71,7 +74,6 @@ void ClientCore::check_open() const {
 SpaceSize ClientCore::size_of(Space space) const { return client_->size_of(space); }
 
 Completion ClientCore::run(Request request) {
-  sweep();
   // Checked last: Python may have closed the client while its arguments were read.
   check_open();
   request.trace = current_trace();
@@ -87,6 +89,7 @@ Completion ClientCore::run(Request request) {
     if (client_ && !is_abandoned()) end = client_->run(request, looks_for_signals ? &interrupt : nullptr);
   }
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  sweep();  // not before the call: other threads may run meanwhile, and take back the memory that it names
   end.verb = request.verb;
   return end;
 }
@@ -108,14 +111,14 @@ void ClientCore::sweep() {
 
 void ClientCore::close() {
   if (is_over_.exchange(true)) return;
-  const auto queues = std::exchange(queues_, {});
+  std::vector<std::shared_ptr<Queue>> queues;  // which may be the last to hold them: destroyed with the GIL
+  for (const auto& each : std::exchange(queues_, {}))
+    if (auto queue = each.lock()) queues.push_back(std::move(queue));
   if (!is_forked()) {
     const auto memory = std::exchange(memory_, {});
     const WithoutGil without_gil;
     // Calls first: memory that a node still fills cannot be taken back, and would be quarantined instead of freed.
-    for (const auto& each : queues) {
-      if (const auto queue = each.lock()) queue->end_calls();
-    }
+    for (const auto& queue : queues) queue->end_calls();
     std::unique_lock lock(mutex_, std::defer_lock);
     // Again and again: a thread may be just about to begin its call.
     do client_->cancel_all();

@@ -41,10 +41,10 @@ std::shared_ptr<Queue> Queue::make(const std::shared_ptr<ClientCore>& core, bool
 
 Queue::~Queue() {
   if (core_->is_abandoned()) static_cast<void>(queue_.release());  // its thread will not let the calls go
+  queue_.reset();  // 3: until then nodes may fill the buffers of in_flight_
 }
 
 Call Queue::begin(Request request, std::shared_ptr<CallState> state) {
-  core_->sweep();
   // Checked last: Python may have closed the client while its arguments were read.
   core_->check_open();
   request.tag = ++last_tag_;
@@ -66,6 +66,7 @@ Call Queue::begin(Request request, std::shared_ptr<CallState> state) {
     state->has_ended = true;
     state->holds.clear();
   }
+  core_->sweep();  // not before the submit: other threads may run meanwhile, and take back the memory that it names
   return Call(shared_from_this(), std::move(state));
 }
 
