@@ -133,7 +133,7 @@ void ClientCore::close() {
   }
   device_regions.clear();
   for (const auto& each : queues) {
-    if (const auto queue = each.lock()) queue->reap();
+    queue->reap();
   }
 }
 

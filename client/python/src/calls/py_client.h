@@ -15,7 +15,10 @@ class PyClient {
       : config_(std::move(config)), core_(ClientCore::make(config_, busy_poll)) {}
   PyClient(const PyClient&) = delete;
   PyClient& operator=(const PyClient&) = delete;
-  ~PyClient() { core_->close(); }
+  ~PyClient() {
+    const nb::error_scope kept;  // close() may run Python while an exception passes
+    core_->close();
+  }
 
   const ClientConfig& config() const { return config_; }
   const std::shared_ptr<ClientCore>& core() const { return core_; }
