@@ -132,9 +132,7 @@ void ClientCore::close() {
     client_.reset();
   }
   device_regions.clear();
-  for (const auto& each : queues) {
-    queue->reap();
-  }
+  for (const auto& queue : queues) queue->reap();
 }
 
 void check(const ClientCore& core, const Completion& end) {
