@@ -52,45 +52,55 @@ class _Kind:
         self.gate = gate
         self.queue = _kvstore.Queue(client._native, False)
         self._lock = threading.Lock()
-        self._unseen: set[int] = set()  # tasks that have ended
         self._tasks: OrderedDict[int, _Task] = OrderedDict()
+        self._noted: list[int] = []  # tasks whose end has come off the queue since anybody looked
 
     def tell(self) -> None:
         with suppress(OSError):  # a child of fork() has no descriptor
             os.eventfd_write(self.queue.fileno(), 1)
 
+    def _drain(self) -> list[int]:
+        """Takes all ends off the queue, which clears the descriptor. Returns the tasks that have ended since the last look."""
+        self.queue.reap()
+        return self._take_noted()
+
+    def _take_noted(self) -> list[int]:
+        noted = []
+        with suppress(IndexError):
+            while True:
+                noted.append(self._noted.pop())
+        return noted
+
     def add(self, number: int, task: _Task) -> None:
         with self._lock:
             self._tasks[number] = task
             while len(self._tasks) > _UNFETCHED_MAX:
-                self._unseen.discard(self._tasks.popitem(last=False)[0])
+                self._tasks.popitem(last=False)
         # A queue with an unread end does not signal again, for example after a task whose result is never fetched.
-        self.queue.reap()
-        if task.future is None or not task.future._call.tell(partial(self._note, number)):
-            self._note(number)
-
-    def _note(self, number: int) -> None:
-        self._unseen.add(number)
-        self.tell()
+        ended = self._drain()
+        is_told = task.future is not None and task.future._call.tell(partial(self._noted.append, number))
+        if ended or not is_told:
+            self.tell()
 
     def take(self, number: int) -> _Task | None:
         """The task, if it has ended. Once."""
+        ended = self._drain()
         with self._lock:
             task = self._tasks.get(number)
-            if task is None or (task.future is not None and not task.future.done()):
-                return None
-            taken = self._tasks.pop(number)
-            self._unseen.intersection_update(self._tasks)
-            if self._unseen:
+            is_over = task is not None and (task.future is None or task.future.done())
+            ended += self._take_noted()  # by done()
+            if any(other != number and other in self._tasks for other in ended):
                 self.tell()
-            return taken
+            return self._tasks.pop(number) if is_over else None
 
     def take_all(self) -> list[tuple[int, _Task]]:
+        self._drain()
         with self._lock:
             ended = [each for each in self._tasks.items() if each[1].future is None or each[1].future.done()]
             for number, _ in ended:
                 del self._tasks[number]
-                self._unseen.discard(number)
+            if any(other in self._tasks for other in self._take_noted()):
+                self.tell()  # one that ended behind the look at it
         return ended
 
 
