@@ -101,6 +101,10 @@ def test_changes_are_told_once_and_pauses_while_they_last(door: Door) -> None:
     assert door.changes(["failures"]) == {}
 
 
+def call_of_a_closed_client() -> None:
+    raise kvstore.errors.BadRequest("the client is closed")
+
+
 def test_no_exception_reaches_the_engine_and_none_is_told_after_the_end(
     door: Door, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,6 +117,9 @@ def test_no_exception_reaches_the_engine_and_none_is_told_after_the_end(
     assert door.counters["errors"] == 1 and "a call: a bug" in caplog.text
     door.close()
     assert call() == "goes on" and door.counters["errors"] == 1
+    for _ in range(4):
+        assert door.loads.begin(call_of_a_closed_client) is None
+    assert door.loads.failures == 0 and "loads" not in caplog.text
     with pytest.raises(KeyboardInterrupt), door.guarded("a call"):
         raise KeyboardInterrupt
 

@@ -109,6 +109,8 @@ class Door:
         """Calls under way end: saves after one more second, others at once, as misses."""
         self.is_closed = True
         wait_for(saves, time.monotonic() + FLUSH_SECONDS)
+        for gate in self.gates.values():
+            gate.close()
         self.client.close()
 
 

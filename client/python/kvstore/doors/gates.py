@@ -59,13 +59,18 @@ class Gate:
 
     1. A store that answers is no failure: one that does not admit a block, or that took part of a put. Nor is a call given up here.
     2. Nothing here raises, whatever the call or its result raises.
+    3. Once it is closed, failures are neither counted nor logged: the engine goes, and calls are cut off.
     """
 
     def __init__(self, what: str, logger: logging.Logger) -> None:
         self._what, self._logger = what, logger
         self._breaker = Breaker()
         self._lock = threading.Lock()
+        self._is_closed = False
         self.failures = 0
+
+    def close(self) -> None:
+        self._is_closed = True
 
     def allows(self) -> bool:
         with self._lock:
@@ -77,6 +82,8 @@ class Gate:
 
     def failed(self, why: object) -> None:
         with self._lock:
+            if self._is_closed:
+                return
             self.failures += 1
             pauses = self._breaker.failed()
         if pauses:

@@ -314,13 +314,14 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
             ]
         page, is_last = known[:page_size], len(known) <= page_size
         if page and not self._door.is_closed:
-            match = self._space.match(_names([key for _, key, _ in page]), deadline=self._options.deadline)
-            held = np.asarray(match.held)
-            entries = [
-                KeyEntry(key.to_encoded_object_key(), size)
-                for (_, key, size), is_held in zip(page, held, strict=True)
-                if is_held
-            ]
+            with self._door.guarded("keys are not listed"):
+                match = self._space.match(_names([key for _, key, _ in page]), deadline=self._options.deadline)
+                held = np.asarray(match.held)
+                entries = [
+                    KeyEntry(key.to_encoded_object_key(), size)
+                    for (_, key, size), is_held in zip(page, held, strict=True)
+                    if is_held
+                ]
         return KeyListPage(tuple(entries), None if is_last else str(page[-1][0]))
 
     def report_status(self) -> dict[str, Any]:
