@@ -195,6 +195,10 @@ std::vector<NodeStatus> Client::nodes() const {
   return nodes;
 }
 
+bool Client::is_connecting() const {
+  return std::ranges::any_of(core_->members, [&](std::size_t node) { return core_->links[node]->is_connecting(); });
+}
+
 std::string Client::metrics_text() const {
   const ClientShared& shared = *core_->shared;
   return shared.metrics.text(nodes(), {.identity = shared.config.identity,

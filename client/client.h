@@ -163,6 +163,7 @@ class Client {
   /// Round trip to each node, in node order; negative after a failure, with NodeStatus::last_error.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});
   std::vector<NodeStatus> nodes() const;
+  bool is_connecting() const;  ///< Whether a connection to a node is being made.
   /// Where memory of allocate() and the library's threads are; samples 512 pages, 0.1 ms.
   NumaStatus numa() const;
   const NumaPlace& numa_place() const;

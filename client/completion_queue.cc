@@ -13,6 +13,7 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "base/assert.h"
@@ -171,6 +172,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
         completions(slots),
         space_sizes(thread.space_sizes()),
         waker_(thread.waker()),
+        busy_poll_(thread.busy_poll()),
         host_(&thread),
         thread_(&thread) {}
 
@@ -220,16 +222,18 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     const CallId id{slot->id.load(std::memory_order_relaxed)};
     const TimePoint until =
         interrupt != nullptr ? std::chrono::steady_clock::now() + interrupt->interval : TimePoint::max();
-    waiter.is_in_charge = host_->take_charge();
+    const bool is_here = waiter.is_in_charge = host_->take_charge();
     const bool is_first = submitted_.push(*slot);
     if (waiter.is_in_charge && host_->run_here(waiter.has_ended, waiter.is_in_charge, until))
       return std::move(waiter.end);
     if (is_forked()) return not_made(request, Errc::kForked);  // in a callback, and this is the child
     if (is_first) waker_->wake();
     end_if_over();
+    if (ends_soon(waiter)) return std::move(waiter.end);
     const auto self = interrupt != nullptr ? shared_from_this() : nullptr;  // the client may go
-    while (interrupt != nullptr) {
-      if (waiter.done.try_acquire_for(interrupt->interval)) return std::move(waiter.end);
+    for (bool has_waited = is_here; interrupt != nullptr; has_waited = false) {
+      if (has_waited ? waiter.done.try_acquire() : waiter.done.try_acquire_for(interrupt->interval))
+        return std::move(waiter.end);
       const bool is_wanted = interrupt->is_wanted(interrupt->context);
       if (is_forked()) return not_made(request, Errc::kForked);
       if (!is_wanted) continue;
@@ -427,6 +431,17 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     return std::chrono::duration_cast<std::chrono::microseconds>(slot.until - std::chrono::steady_clock::now());
   }
 
+  /// Polls for the end of a call that another thread makes, as BlockingOptions::busy_poll asks.
+  bool ends_soon(CallWaiter& waiter) const {
+    if (busy_poll_.count() == 0) return false;
+    const TimePoint until = std::chrono::steady_clock::now() + busy_poll_;
+    while (std::chrono::steady_clock::now() < until) {
+      if (waiter.done.try_acquire()) return true;
+      std::this_thread::yield();
+    }
+    return false;
+  }
+
   /// The end of a call that was never in progress.
   static Completion not_made(const Request& request, error_code why) {
     Completion end;
@@ -493,6 +508,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   const std::uint32_t generation_ = fork_generation();
   const std::shared_ptr<Waker> waker_;
+  const std::chrono::microseconds busy_poll_;
   ClientThread* const host_;  ///< For run(), whose callers keep the client.
   ClientThread* thread_;      ///< The I/O thread's; null once the queue is over.
   HandoffList<CallSlot, &CallSlot::next_submitted> submitted_;

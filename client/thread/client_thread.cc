@@ -144,7 +144,7 @@ void ClientThread::run_until_stopped() {
     const bool has_run = poll_->poll_one();
     if (serve_guests() || has_run) {
       if (spins) idle_since = std::chrono::steady_clock::now();
-    } else if (std::exchange(may_park_, false) && !is_running()) {
+    } else if (std::exchange(may_park_, false) && !is_busy()) {
       park();
     } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {
       give_way();
@@ -205,7 +205,7 @@ void ClientThread::give_charge_back() {
     charge_ = Charge::kNobody;
     waker_->fall_asleep();
     // Looked for under the lock: behind it the next one in charge may change what is looked at.
-    is_needed = has_failed_ || io_->stopped() || is_running() || has_work();
+    is_needed = has_failed_ || io_->stopped() || is_busy() || has_work();
     if (is_wanted_back_) charge_changed_.notify_one();
   }
   if (is_needed) waker_->wake();
@@ -260,8 +260,9 @@ bool ClientThread::has_work() const {
   return std::ranges::any_of(served_, [](const Guest* guest) { return guest->has_work(); });
 }
 
-bool ClientThread::is_running() const {
-  return std::ranges::any_of(served_, [](const Guest* guest) { return guest->is_running(); });
+bool ClientThread::is_busy() const {
+  return std::ranges::any_of(served_, [](const Guest* guest) { return guest->is_running(); }) ||
+         (client_ && client_->is_connecting());
 }
 
 void ClientThread::watch_waker() {

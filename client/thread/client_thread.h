@@ -46,8 +46,8 @@ class SpaceSizes {
 /// A client with a thread to run it on: its I/O thread, or for a while the thread of a caller that waits.
 ///
 /// A call that a thread waits for would pass the I/O thread twice, with a wake-up each time. So after such a call, and
-/// while no other call is in progress, the I/O thread parks: it sleeps outside the client's event queue. The next
-/// caller takes charge, and its own thread runs the handlers until its call has ended.
+/// while no other call is in progress and no connection is being made, the I/O thread parks: it sleeps outside the
+/// client's event queue. The next caller takes charge, and its own thread runs the handlers until its call has ended.
 ///
 ///     I/O thread in charge -- park() --> nobody -- run_here() --> caller in charge
 ///              ^                           |  ^                         |
@@ -56,8 +56,8 @@ class SpaceSizes {
 ///
 ///   1. At most one thread is in charge. Only this one runs handlers, serves guests and sleeps in the event queue;
 ///      charge passes under charge_mutex_.
-///   2. With nobody in charge no call is in progress, and waker_ wakes the I/O thread: for a submitted call, for calls
-///      left by a caller whose own has ended, or for the end of the client.
+///   2. With nobody in charge no call is in progress, no connection is being made, and waker_ wakes the I/O thread: for
+///      a submitted call, for what a caller leaves behind whose own call has ended, or for the end of the client.
 ///   3. Without wake-up the I/O thread takes charge again after kParkTime without a caller, so that timers and closed
 ///      connections wait no longer than that.
 ///   4. An exception of a handler is a bug or the end of memory, and leaves the client's state unknown. No handler runs
@@ -118,6 +118,7 @@ class ClientThread {
   /// For threads with work for the I/O thread, even after its end.
   std::shared_ptr<Waker> waker() const { return waker_; }
   const NumaPlace& numa_place() const { return numa_place_; }  ///< The client's. Any thread.
+  std::chrono::microseconds busy_poll() const { return busy_poll_; }
 
   // For guests, on the I/O thread.
   asio::io_context& io() { return *io_; }
@@ -132,7 +133,7 @@ class ClientThread {
   void run_one(TimePoint until = TimePoint::max());
   bool serve_guests();  ///< Whether one had work.
   bool has_work() const;
-  bool is_running() const;
+  bool is_busy() const;        ///< 2: somebody must be in charge.
   void fail(const char* why);  ///< 4.
   void park();
   void give_charge_back();

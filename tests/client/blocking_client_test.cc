@@ -82,8 +82,7 @@ constexpr std::size_t kBlockBytes = 1 << 20;
 
 class BlockingClientTest : public testing::Test {
  protected:
-  std::unique_ptr<TypedClient> make_client() {
-    ClientConfig config;
+  std::unique_ptr<TypedClient> make_client(ClientConfig config = {}) {
     config.nodes.push_back({.endpoint = node.endpoint().to_string()});
     return std::make_unique<TypedClient>(config);
   }
@@ -233,6 +232,46 @@ TEST_F(BlockingClientTest, ACallerDoesItsIoItselfAndServesOthersMeanwhile) {
   EXPECT_TRUE(was_own);
 }
 
+/// Runs a call that ends only if it is cancelled. Whether this thread was in charge of it.
+bool run_held(TypedClient& client, const Interrupt& interrupt) {
+  Held held;
+  pthread_t thread{};
+  const Work work = [&](Client&, CallControl control) {
+    thread = ::pthread_self();
+    return Held::wait(held, control);
+  };
+  EXPECT_EQ(client.run({.work = &work}, &interrupt).error, Errc::kCancelled);
+  return ::pthread_equal(thread, ::pthread_self()) != 0;
+}
+
+TEST_F(BlockingClientTest, ACallerInChargeGivesItsCallUpOnceItsInterruptIsWanted) {
+  static int asked;
+  const auto client = make_client();
+  const Interrupt interrupt{.interval = 1ms, .is_wanted = [](void*) { return ++asked == 3; }};
+  bool was_own = false;
+  for (int tries = 0; tries < 1000 && !was_own; ++tries) {  // the I/O thread may not have parked yet
+    ASSERT_TRUE(client->ping(5s));
+    asked = 0;
+    was_own = run_held(*client, interrupt);
+    EXPECT_EQ(asked, 3);
+  }
+  EXPECT_TRUE(was_own);
+}
+
+TEST_F(BlockingClientTest, AnInterruptOfACallerInChargeMayDestroyTheClient) {
+  bool was_own = false;
+  for (int tries = 0; tries < 1000 && !was_own; ++tries) {
+    auto client = make_client();
+    const auto destroy = [](void* held) {
+      static_cast<std::unique_ptr<TypedClient>*>(held)->reset();
+      return false;
+    };
+    ASSERT_TRUE(client->ping(5s));
+    was_own = run_held(*client, {.interval = 1ms, .is_wanted = destroy, .context = &client});
+  }
+  EXPECT_TRUE(was_own);
+}
+
 /// A socket at which clients arrive, and nothing is said.
 class SilentListener {
  public:
@@ -272,7 +311,7 @@ class SilentNodeTest : public BlockingClientTest {
 
 TEST_F(SilentNodeTest, ACallIsGivenUpOnceItsInterruptIsWanted) {
   static int asked;
-  for (int round = 0; round < 3; ++round) {  // by the caller's own thread first, then perhaps by the I/O thread
+  for (int round = 0; round < 3; ++round) {  // by the I/O thread, which does not park while a connection is being made
     asked = 0;
     const Interrupt interrupt{.interval = 1ms, .is_wanted = [](void*) { return ++asked == 3; }};
     EXPECT_EQ(match(&interrupt).match.why, Errc::kCancelled);
@@ -287,6 +326,13 @@ TEST_F(SilentNodeTest, AnInterruptMayDestroyTheClient) {
   };
   const Interrupt interrupt{.interval = 1ms, .is_wanted = destroy, .context = &client};
   EXPECT_EQ(match(&interrupt).match.why, Errc::kCancelled);
+}
+
+TEST_F(SilentNodeTest, TheIoThreadStaysInChargeWhileAConnectionIsBeingMade) {
+  for (int round = 0; round < 100; ++round) {
+    const auto thread = client->with([](Client&) { return ::pthread_self(); });
+    EXPECT_FALSE(::pthread_equal(thread.value(), ::pthread_self())) << "round " << round;
+  }
 }
 
 TEST_F(SilentNodeTest, AllCallsInProgressAreGivenUp) {
@@ -347,8 +393,10 @@ TEST_F(BlockingClientTest, ManyThreadsRunSubmitAndFork) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   constexpr std::size_t kThreads = 4, kCallsEach = 200;
+  ClientConfig config;
+  config.breaker_failures = 1 << 20;  // never opens: several short deadlines in a row are no dead node
   for (std::uint64_t round = 0; round < 4; ++round) {
-    auto client = make_client();
+    auto client = make_client(config);
     const Space space = client->open(record, 10s).value();
     TypedQueue queue(*client);
     Blocks stored(4, kBlockBytes);

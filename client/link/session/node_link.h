@@ -45,6 +45,7 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   bool is_away() const { return is_counted_away_; }
   /// No connection is up, and the last one broke or the last attempt failed: the process, or the way to it, is gone.
   bool is_down() const { return up_count_ == 0 && connect_back_off_.pause() > Duration::zero(); }
+  bool is_connecting() const { return connecting_count_ > 0; }
   /// Pings the node to learn whether it is back, instead of risking one of the caller's calls. Has no effect while a
   /// ping is in progress or not due.
   void probe();
