@@ -214,7 +214,7 @@ ContextDesk::Warmable ContextDesk::look_for_warm(Context& context, std::uint64_t
     }
     std::vector<BlockId> blocks(on_disk.block_count);
     shelf_.tier->index().blocks_of(on_disk, blocks);
-    found.work.emplace();
+    found.work = WarmWork{};  // Clang finds no emplace() for a nested class with initializers
     found.work->context = context.id;
     found.work->space = space->id;
     found.work->space_name = space->name;

@@ -39,9 +39,9 @@ struct Shelf {
    public:
     explicit Call(Shelf& shelf) : shelf_(shelf) {}
     ~Call() {
-      StoreStats& counters = shelf_.counters;
-      counters.work_steps += steps.used();
-      counters.work_steps_call_max = std::max<std::uint64_t>(counters.work_steps_call_max, steps.used());
+      StoreStats& of_all = shelf_.counters;
+      of_all.work_steps += steps.used();
+      of_all.work_steps_call_max = std::max<std::uint64_t>(of_all.work_steps_call_max, steps.used());
     }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
