@@ -6,6 +6,7 @@
 # With each commit:
 #
 #   deploy/test.sh --quick       release build: all tests, include rules, headers that compile alone, format
+#   deploy/test.sh --clang       Clang compiles libraries and programs without a warning, as the sanitizers' builds need
 #   deploy/test.sh --docs        the commands of README.md and docs/*.md, run as they stand, each page in namespaces of its own (skipped
 #                                where there are none). KV_BUILD names another build folder than build/release
 #   deploy/test.sh --python      builds the Python package into an environment of its own and runs its tests, mypy and ruff (skipped where
@@ -68,13 +69,13 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
-    --docs | --python | --observe | --page | --kubernetes | --cuda | --rdma | --sanitize | --asan | --tsan | --fuzz | --planted | \
+    --clang | --docs | --python | --observe | --page | --kubernetes | --cuda | --rdma | --sanitize | --asan | --tsan | --fuzz | --planted | \
       --engines | --debian12 | --debian13 | --packages12 | --packages13) steps+=("${argument#--}") ;;
     --packages) steps+=(packages12 packages13) ;;
     --rdma-loop) steps+=(rdma_loop) ;;
     --debian13-python) steps+=(debian13_python) ;;
     --python-asan) steps+=(python_asan) ;;
-    --all) steps=(release docs python observe page kubernetes cuda rdma asan fuzz tsan debian13 planted) && break ;;
+    --all) steps=(release clang docs python observe page kubernetes cuda rdma asan fuzz tsan debian13 planted) && break ;;
     -h | --help) awk 'NR == 1 { next } !/^#/ { exit } { sub(/^# ?/, ""); print }' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
@@ -82,7 +83,7 @@ done
 minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
   # The same for every commit, so that two runs can be compared. The limit is for a machine without a compiler cache.
-  steps=(release docs python observe page kubernetes cuda rdma_loop)
+  steps=(release clang docs python observe page kubernetes cuda rdma_loop)
   minutes=${minutes:-75}
 fi
 case $minutes in

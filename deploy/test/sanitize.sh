@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154,SC2034  # names of deploy/test.sh and release.sh
-# deploy/test/sanitize.sh: Clang's sanitizers and its fuzzer. Sourced by deploy/test.sh.
+# deploy/test/sanitize.sh: Clang, its sanitizers and its fuzzer. Sourced by deploy/test.sh.
 
 symbolizer=$(command -v llvm-symbolizer-16 || command -v llvm-symbolizer || true)
 common=${symbolizer:+external_symbolizer_path=$symbolizer:}
@@ -20,6 +20,12 @@ sanitized() {
   # ThreadSanitizer maps its memory at fixed addresses, which some kernels' address randomisation takes.
   if [ "$preset" = tsan ] && setarch -R true 2> /dev/null; then launcher=(setarch -R); fi
   KV_SIM_SEEDS=200 KV_CORRUPT_SAMPLES=25 KV_VERBS_ATTACKS=100000 run_tests "$step" "$preset" "$@"
+}
+
+# The sanitizers' builds take hours, so they run seldom: without this, a commit that Clang refuses would stop them.
+step_clang() {
+  begin "clang: build"
+  build clang all && count clang 1 0 0
 }
 
 step_asan() { sanitized asan asan tests; }
