@@ -60,10 +60,7 @@ class GetCall final : public Call {
   /// Leading blocks of the node's part before first_block.
   std::size_t skipped() const { return skipped_of(*plan, *chain); }
   static std::size_t skipped_of(const GetPlan& plan, const OwnedChain& chain) {
-    if (chain.positions.empty())
-      return std::min(plan.first_block - std::min(plan.first_block, chain.first), chain.hashes.size());
-    return static_cast<std::size_t>(std::ranges::lower_bound(chain.positions, plan.first_block) -
-                                    chain.positions.begin());
+    return std::min(plan.first_block - std::min(plan.first_block, chain.first), chain.hashes.size());
   }
   /// Leading blocks of the node's part that have all segments, verified.
   std::size_t good() const { return good_until(plan->ends.size() - 1); }

@@ -128,11 +128,9 @@ class MatchRounds {
   /// `hot_blocks`: size of the chain's hot root. `is_counted`: one node counts this match of the chain's beginning.
   MatchRounds(const ClusterMap& map, Hashes hashes, std::size_t hot_blocks, bool is_counted)
       : map_(map), hashes_(hashes), hot_blocks_(hot_blocks), is_counted_(is_counted) {
-    // Otherwise one round, for the whole chain.
-    if (map.node_count() > 1 || map.has_extents()) extents_ = map.extents(hashes, hot_blocks);
-    if (map.node_count() > 1 && map.has_extents()) nodes_told_ = std::min<std::size_t>(map.owner_count(), kHotNodesMax);
-    // Without extents most nodes have a part of every prompt; a single owner has all.
-    if (!map.has_extents() || map.owner_count() == 1) round_extents_ = {SIZE_MAX, SIZE_MAX};
+    extents_ = hashes.empty() ? whole_at(0) : map.extents(hashes, hot_blocks);  // empty: tokens alone, of a single node
+    if (map.node_count() > 1) nodes_told_ = std::min<std::size_t>(map.owner_count(), kHotNodesMax);
+    if (map.owner_count() == 1) round_extents_ = {SIZE_MAX, SIZE_MAX};  // a single owner has all
   }
 
   /// For a root alone: one round, to `node`.
@@ -141,7 +139,7 @@ class MatchRounds {
   };
   MatchRounds(const ClusterMap& map, Hashes root, FromNode from, bool is_counted)
       : MatchRounds(map, root, root.size(), is_counted) {
-    extents_ = {{0, root.size(), from.node}};
+    extents_ = whole_at(from.node);
   }
 
   bool has_next() const { return round_ == 0 || (!is_stopped_ && held_ == asked_ && asked_ < hashes_.size()); }
@@ -162,13 +160,16 @@ class MatchRounds {
   error_code why() const { return why_; }  ///< Why held() is short; success: a plain miss.
   /// Whether `other` asks for `block` at another node, or as part of an extent that begins elsewhere.
   bool places_differ(std::size_t block, const MatchRounds& other) const;
-  HotSets::Place place() const { return {hot_blocks_, extents_.empty() ? 0 : extents_.front().node}; }
+  HotSets::Place place() const { return {hot_blocks_, extents_.front().node}; }
   MatchResult result() const;
   std::vector<const MatchCall*> leases() const;  ///< The calls whose leases are granted.
 
  private:
   static constexpr std::size_t kRounds = kExtentsByRound.size() + 1;
 
+  std::vector<ClusterMap::Extent> whole_at(std::size_t node) const {
+    return {{0, hashes_.size(), node, hashes_.size() - !hashes_.empty()}};
+  }
   void tell_of_root(MatchCall& call) const;
   static void tell_tokens(MatchCall& call, const MatchOptions& options, std::size_t block_size);
   template <class Visit>
@@ -182,8 +183,8 @@ class MatchRounds {
   const Hashes hashes_;
   const std::size_t hot_blocks_;
   const bool is_counted_;
-  std::size_t nodes_told_ = 0;               ///< 0: hot roots are irrelevant.
-  std::vector<ClusterMap::Extent> extents_;  ///< Empty: one node has the whole chain.
+  std::size_t nodes_told_ = 0;  ///< 0: hot roots are irrelevant.
+  std::vector<ClusterMap::Extent> extents_;
   std::array<std::size_t, kRounds - 1> round_extents_ = kExtentsByRound;
   std::array<std::vector<MatchCall>, kRounds> calls_;
   std::vector<std::unique_ptr<MatchCall>> hedges_;
@@ -197,26 +198,15 @@ class MatchRounds {
 
 std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::size_t block_size) {
   KV_ASSERT(has_next() && round_ < kRounds);  // the last round asks for everything
-  std::vector<OwnedChain> chains;
-  if (extents_.empty()) {
-    asked_ = hashes_.size();
-    chains.emplace_back().hashes = hashes_;
-  } else {
-    const std::size_t count =
-        round_ < round_extents_.size() ? std::min(round_extents_[round_], extents_.size()) : extents_.size();
-    asked_ = extents_[count - 1].end;
-    chains = split_extents(map_, hashes_, std::span(extents_).subspan(asked_extents_, count - asked_extents_));
-    asked_extents_ = count;
-  }
-  calls_[round_] = std::vector<MatchCall>(chains.size());
-  for (std::size_t i = 0; i < chains.size(); ++i) {
-    MatchCall& call = calls_[round_][i];
-    OwnedChain& chain = call.chain;
-    chain = std::move(chains[i]);
-    if (chain.first == 0 && map_.has_extents()) chain.anchor = std::min(hot_blocks_, chain.hashes.size() - 1);
+  const std::size_t count =
+      round_ < round_extents_.size() ? std::min(round_extents_[round_], extents_.size()) : extents_.size();
+  asked_ = extents_[count - 1].end;
+  calls_[round_] = std::vector<MatchCall>(count - asked_extents_);
+  for (MatchCall& call : calls_[round_]) {
+    call.chain = extent_of(hashes_, extents_[asked_extents_++]);
     tell_of_root(call);
     call.is_elsewhere = !is_counted_;
-    if (map_.owner_count() > 1 && chain.hashes.size() < hashes_.size()) call.chain_blocks = hashes_.size();
+    if (map_.owner_count() > 1 && call.chain.hashes.size() < hashes_.size()) call.chain_blocks = hashes_.size();
     tell_tokens(call, options, block_size);
   }
   return calls_[round_++];
@@ -225,9 +215,8 @@ std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::s
 /// Every node reports hot roots, but only the owner of the first extent, whose part begins with the root, counts.
 void MatchRounds::tell_of_root(MatchCall& call) const {
   call.node_count = nodes_told_;
-  const OwnedChain& chain = call.chain;
-  if (nodes_told_ == 0 || !is_counted_ || round_ > 0 || chain.position(0) != 0) return;
-  while (call.beginning < chain.hashes.size() && chain.position(call.beginning) == call.beginning) ++call.beginning;
+  if (nodes_told_ == 0 || !is_counted_ || call.chain.first > 0) return;
+  call.beginning = call.chain.hashes.size();
   call.hot_blocks = std::min(hot_blocks_, call.beginning);
 }
 
@@ -285,7 +274,6 @@ std::size_t MatchRounds::known() const {
 
 bool MatchRounds::places_differ(std::size_t block, const MatchRounds& other) const {
   const auto place_in = [block](const MatchRounds& rounds) {
-    if (rounds.extents_.empty()) return std::pair(std::size_t{0}, std::size_t{0});  // one node has the whole chain
     const auto extent = std::ranges::find_if(rounds.extents_, [&](const auto& each) { return each.end > block; });
     KV_ASSERT(extent != rounds.extents_.end());
     return std::pair<std::size_t, std::size_t>(extent->begin, extent->node);
@@ -420,7 +408,7 @@ asio::awaitable<void> run_rounds(ClientCore& core, Space space, const MatchOptio
       call.options = &options;
       core.start(call, call.chain.node, space, group, until);
     }
-    if (core.hedger.is_on() && rounds.map().has_extents() && rounds.map().owner_count() > 1) {
+    if (core.hedger.is_on() && rounds.map().owner_count() > 1) {
       MatchHedges hedges(core, space, rounds, calls, group, until);
       co_await hedges.wait();
     } else {

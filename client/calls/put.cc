@@ -68,7 +68,7 @@ class PutCall final : public BatchPut {
 
 error_code PutCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
-  const bool has_positions = !chain->positions.empty() || chain->first > 0;
+  const bool has_positions = chain->first > 0;
   const bool has_tokens = !plan->token_ids.empty(), has_extras = has_tokens && !plan->extras.empty();
   const std::size_t per_block =
       sizeof(BlockHash) + (has_positions ? sizeof(std::uint32_t) : 0) + (region ? sizeof(std::uint64_t) : 0) +

@@ -46,8 +46,7 @@ struct ClientCore {
   /// For a chain, or a set's blocks: every place of a copy, also those from before a change of the map. Several for
   /// one node, if a copy may lie there in different parts.
   std::vector<OwnedChain> split_copies(Space space, Hashes hashes) const;
-  /// Hot blocks matter only if chains are cut into extents on several nodes.
-  bool has_hot_roots() const { return map->node_count() > 1 && map->has_extents(); }
+  bool has_hot_roots() const { return map->node_count() > 1; }
   /// The map for lookups and puts now: without the nodes that do not answer, which it probes. Others stand in for
   /// those as if they had left, so every client that sees the same nodes finds the same owners.
   std::shared_ptr<const ClusterMap> reachable_map();

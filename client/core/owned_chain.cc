@@ -45,37 +45,21 @@ class Parts {
 
 }  // namespace
 
-/// With one node and no extents, the common case, the chain is borrowed without copying or allocating.
-std::vector<OwnedChain> split_chain(const ClusterMap& map, Hashes chain, std::size_t hot_blocks) {
-  std::vector<OwnedChain> owned;
-  if (map.node_count() == 1 && !map.has_extents()) {
-    owned.emplace_back().hashes = chain;
-    return owned;
-  }
-  std::vector<OwnedChain> parts = split_extents(map, chain, map.extents(chain, hot_blocks));
-  if (map.has_extents() && !parts.empty()) {
-    parts.front().anchor = std::min(hot_blocks, parts.front().hashes.size() - 1);
-  }
-  return parts;
+OwnedChain extent_of(Hashes chain, const ClusterMap::Extent& extent) {
+  OwnedChain part;
+  part.node = extent.node;
+  part.hashes = chain.subspan(extent.begin, extent.end - extent.begin);
+  part.first = extent.begin;
+  part.anchor = extent.anchor - extent.begin;
+  return part;
 }
 
-std::vector<OwnedChain> split_extents(const ClusterMap& map, Hashes chain,
-                                      std::span<const ClusterMap::Extent> extents) {
+std::vector<OwnedChain> split_chain(const ClusterMap& map, Hashes chain, std::size_t hot_blocks) {
+  const std::vector<ClusterMap::Extent> extents = map.extents(chain, hot_blocks);
   std::vector<OwnedChain> owned;
-  Parts parts(map.has_extents() ? 0 : map.node_count());
-  for (const ClusterMap::Extent& extent : extents) {
-    KV_ASSERT(extent.begin < extent.end && extent.end <= chain.size());
-    const auto hashes = chain.subspan(extent.begin, extent.end - extent.begin);
-    if (!map.has_extents()) {
-      parts.add(extent.node, extent.begin, hashes);
-      continue;
-    }
-    OwnedChain& part = owned.emplace_back();
-    part.node = extent.node;
-    part.hashes = hashes;
-    part.first = extent.begin;
-  }
-  return map.has_extents() ? std::move(owned) : parts.take();
+  owned.reserve(extents.size());
+  for (const ClusterMap::Extent& extent : extents) owned.push_back(extent_of(chain, extent));
+  return owned;
 }
 
 std::vector<OwnedChain> split_set(const ClusterMap& map, Hashes blocks, std::span<const std::uint32_t> group_counts) {
