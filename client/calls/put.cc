@@ -244,7 +244,8 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
   // The offers leave first; the first checksums are computed meanwhile.
   co_await asio::post(shared->executor, asio::use_awaitable);
   for (PutCall& call : calls) call.prepare_batch();
-  co_await send_batches(shared->executor, calls, group);
+  const auto goes_on = [&group] { return !group.running.empty(); };
+  co_await send_batches(shared->executor, calls, group, goes_on);
 
   PutResult result;
   for (const PutCall& call : calls) {
