@@ -11,12 +11,12 @@
 // present place is looked up at its former one. One owner per match is asked to count the match.
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/assert.h"
+#include "client/calls/match_call.h"
 #include "client/client.h"
 #include "client/core/client_core.h"
 
@@ -26,98 +26,6 @@ namespace {
 /// Total extents asked for by the end of each round; a last round asks for all. The first round covers most prompts
 /// (16,384 tokens in blocks of 16) in one round trip; the longest need three rounds.
 constexpr std::array<std::size_t, 2> kExtentsByRound = {4, 32};
-
-class MatchCall final : public Call {
- public:
-  MatchCall() { type = FrameType::kMatch; }
-  OwnedChain chain;
-  const MatchOptions* options = nullptr;
-  std::span<const std::uint32_t> token_ids;  ///< Of these blocks and the next one; or empty.
-  std::span<const ExtraDigest> extras;       ///< The same.
-  /// With hot roots: the number of sharing nodes, the leading blocks to count, and how many of those are hot. Else 0.
-  std::size_t node_count = 0, beginning = 0, hot_blocks = 0;
-  std::size_t chain_blocks = 0;  ///< Of the whole chain, if other nodes have a part; else 0.
-  bool is_elsewhere = false;     ///< The chain now belongs to another node.
-  std::size_t asked = 0;
-  std::size_t known_count = 0;  ///< Leading blocks known to the node.
-  std::size_t block_count = 0, disk_block_count = 0, partial_tokens = 0;
-  std::uint64_t disk_us = 0;
-  BlockHash partial_block{};
-  std::uint64_t lease = 0, lease_us = 0, hot_version = 0;
-  error_code lease_error;
-  std::weak_ptr<CallSession> answered_by;
-  TimePoint sent{}, answered{};  ///< `sent` is set by the starter of the call.
-  MatchCall* hedge = nullptr;    ///< The same request to the second node.
-  bool is_hedge = false;
-
-  bool has_all() const { return has_ended() && !error() && block_count == chain.hashes.size(); }
-  /// The better answer of the two nodes.
-  const MatchCall& best() const {
-    if (hedge == nullptr || !hedge->has_ended() || hedge->error()) return *this;
-    return error() || hedge->block_count > block_count ? *hedge : *this;
-  }
-  error_code reason() const {
-    if (error()) return error();
-    return block_count == asked && asked < chain.hashes.size() ? make_error_code(Errc::kTooLarge) : error_code();
-  }
-
- private:
-  error_code send(CallSession& session) override {
-    const LinkTerms& terms = session.terms();
-    const std::size_t token_bytes = token_ids.size() * sizeof(std::uint32_t);
-    const std::size_t extra_bytes = token_bytes > 0 ? extras.size_bytes() : 0;
-    asked = blocks_in_request(terms, chain.hashes.size(), sizeof(BlockHash), token_bytes + extra_bytes);
-    if (asked == 0 && !chain.hashes.empty()) return Errc::kTooLarge;
-    auto& builder = session.shared().new_request();
-    const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain.hashes), asked);
-    flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> tokens;
-    flatbuffers::Offset<flatbuffers::Vector<const wire::ExtraDigest*>> digests;
-    if (token_bytes > 0 && asked == chain.hashes.size()) {  // tokens continue the whole chain, not a part
-      tokens = builder.CreateVector(token_ids.data(), token_ids.size());
-      if (extra_bytes > 0) digests = builder.CreateVectorOfStructs(wire_extras(extras), extras.size());
-    }
-    wire::Trace trace;
-    builder.Finish(wire::CreateMatchRequest(
-        builder, space_handle(), hashes, tokens, options->lease, options->prefetch, space_check(), digests,
-        static_cast<std::uint32_t>(node_count), static_cast<std::uint32_t>(std::min(beginning, asked)),
-        static_cast<std::uint32_t>(std::min(hot_blocks, asked)), static_cast<std::uint8_t>(options->reuse),
-        static_cast<std::uint32_t>(chain_blocks), chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(0)) : 0,
-        chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(asked - 1)) : 0, is_elsewhere,
-        /*why=*/false, wire_trace(trace)));
-    session.send_small(type, request_id(), builder, kSmallAnswerBytes);
-    return {};
-  }
-  std::string on_last(const FrameReader::Frame& frame) override {
-    const auto* response = read_table<wire::MatchResponse>(frame.table);
-    if (response == nullptr) return "match: malformed";
-    // Results are computed from these counts: wrong ones must not lead past the chain's end.
-    if (response->host_blocks() > asked || response->disk_blocks() > asked - response->host_blocks()) {
-      return "match: host_blocks " + std::to_string(response->host_blocks()) + " and disk_blocks " +
-             std::to_string(response->disk_blocks()) + " of " + std::to_string(asked);
-    }
-    if (response->lease_error() >= kErrcLocal) return "match: lease_error " + std::to_string(response->lease_error());
-    answered = session()->shared().clock.now();
-    disk_block_count = response->disk_blocks();
-    block_count = response->host_blocks() + disk_block_count;
-    disk_us = response->disk_us();
-    lease = response->lease();
-    lease_us = response->lease_us();
-    hot_version = response->hot_version();
-    map_epoch = response->epoch();
-    known_count = std::min(std::max<std::size_t>(response->known_blocks(), block_count), asked);
-    if (response->lease_error() != 0) lease_error = make_error_code(static_cast<Errc>(response->lease_error()));
-    if (response->partial_tokens() > 0) {
-      if (response->partial_block() == nullptr) return "match: partial_tokens without partial_block";
-      if (response->partial_tokens() > token_ids.size()) return "match: too many partial_tokens";
-      partial_tokens = response->partial_tokens();
-      std::memcpy(partial_block.bytes.data(), response->partial_block(), partial_block.bytes.size());
-    }
-    return {};
-  }
-  void on_end(CallSession* session) override {
-    if (session != nullptr) answered_by = session->handle();
-  }
-};
 
 /// The calls of one match, round by round, and their combined result.
 ///   1. A round begins only if every block asked for before is held.
