@@ -307,31 +307,150 @@ class MatchHedges {
   LateAlarm alarm_;
 };
 
-/// Asks round after round, to the end.
-asio::awaitable<void> run_rounds(ClientCore& core, Space space, const MatchOptions& options, std::size_t block_size,
-                                 CallGroup& group, TimePoint until, MatchRounds& rounds) {
+/// One match: where it looks, place after place, and the best of them. At most four: each look() is called once.
+class MatchSearch {
+ public:
+  MatchSearch(ClientCore& core, Space space, Hashes hashes, const MatchOptions& options, CallGroup& group,
+              std::shared_ptr<const ClusterMap> map, TimePoint until)
+      : core_(core),
+        space_(space),
+        hashes_(hashes),
+        options_(options),
+        block_size_(core.find_space(space)->record.block_size()),
+        group_(group),
+        until_(until),
+        roots_(core.hot_roots(space, hashes)),
+        first_map_(map),
+        map_(std::move(map)) {}
+
+  asio::awaitable<void> run();
+  MatchResult result();
+
+ private:
+  asio::awaitable<void> look();
+  template <class... Args>
+  MatchRounds& add(Args&&... args) {
+    return places_[count_++].emplace(std::forward<Args>(args)...);
+  }
+  bool is_whole() const { return best_->held() == hashes_.size(); }
+  bool has_time() {
+    if (options_.control.is_cancelled()) why_ = Errc::kCancelled;
+    if (!why_ && core_.shared->clock.now() >= until_) why_ = asio::error::timed_out;
+    return !why_;
+  }
+  /// A node that holds the chain's root; the choice depends on the whole chain, so that not all clients ask the same.
+  MatchRounds::FromNode near(const ClusterMap& on, std::size_t except) const {
+    return {core_.nearest(on, hashes_.back(), except)};
+  }
+  Lease keep_leases();
+
+  ClientCore& core_;
+  const Space space_;
+  const Hashes hashes_;
+  const MatchOptions& options_;
+  const std::size_t block_size_;
+  CallGroup& group_;
+  const TimePoint until_;
+  const HotSets::Roots roots_;
+  const std::shared_ptr<const ClusterMap> first_map_;
+  std::shared_ptr<const ClusterMap> map_;  ///< A new one may come before the last answer.
+  std::array<std::optional<MatchRounds>, 4> places_;
+  std::size_t count_ = 0;
+  const MatchRounds* best_ = nullptr;
+  error_code why_;  ///< Why another place was not asked.
+};
+
+/// Asks in the place added last, round after round.
+asio::awaitable<void> MatchSearch::look() {
+  MatchRounds& rounds = *places_[count_ - 1];
   while (rounds.has_next()) {
-    const std::span<MatchCall> calls = rounds.begin_next(options, block_size);
+    const std::span<MatchCall> calls = rounds.begin_next(options_, block_size_);
     for (MatchCall& call : calls) {
-      call.options = &options;
-      core.start(call, call.chain.node, space, group, until);
+      call.options = &options_;
+      core_.start(call, call.chain.node, space_, group_, until_);
     }
-    if (core.hedger.is_on() && rounds.map().owner_count() > 1) {
-      MatchHedges hedges(core, space, rounds, calls, group, until);
+    if (core_.hedger.is_on() && rounds.map().owner_count() > 1) {
+      MatchHedges hedges(core_, space_, rounds, calls, group_, until_);
       co_await hedges.wait();
     } else {
-      co_await wait_all(group);
+      co_await wait_all(group_);
     }
     rounds.end();
     for (const MatchCall& call : calls) {
-      if (call.node_count > 0 && !call.error()) core.hear_hot_version(space, call.chain.node, call.hot_version);
+      if (call.node_count > 0 && !call.error()) core_.hear_hot_version(space_, call.chain.node, call.hot_version);
       if (call.hedge == nullptr) continue;
       const MatchCall& loser = &call.best() == &call ? *call.hedge : call;
       if (loser.lease != 0)
-        end_lease(*core.shared, {loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
+        end_lease(*core_.shared, {loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
     }
-    if (options.control.is_cancelled()) rounds.stop(Errc::kCancelled);  // between rounds a cancel has no call to end
+    if (options_.control.is_cancelled()) rounds.stop(Errc::kCancelled);  // between rounds a cancel has no call to end
   }
+  if (best_ == nullptr || rounds.held() > best_->held()) best_ = &rounds;
+}
+
+asio::awaitable<void> MatchSearch::run() {
+  // A chain that lies entirely in its root is on every node.
+  const bool is_root = !core_.shared->config.zone.empty() && !hashes_.empty() && hashes_.size() <= roots_.now;
+  if (is_root) {
+    add(*first_map_, hashes_, near(*first_map_, first_map_->node_count()), /*is_counted=*/true);
+  } else {
+    add(*first_map_, hashes_, roots_.now, /*is_counted=*/true);
+  }
+  co_await look();
+
+  // A node was found not to answer: its stand-in may have the blocks.
+  if (best_->why() && !is_whole()) map_ = core_.reachable_map();
+  if (map_ != first_map_ && has_time()) {
+    add(*map_, hashes_, roots_.now, /*is_counted=*/false);
+    co_await look();
+  }
+  const std::size_t first_owner = places_[count_ - 1]->place().node.value();
+  // Where the former root puts the first missing block elsewhere, it may lie there. Blocks found behind the root say
+  // nothing against that: another chain that continues alike may have brought them since.
+  if (roots_.before && !is_whole()) {
+    const MatchRounds& earlier = add(*map_, hashes_, *roots_.before, /*is_counted=*/false);
+    if (best_->places_differ(best_->held(), earlier) && has_time()) co_await look();
+  }
+  // Not even the root: its owner is away, or new. Others have it too.
+  if (best_->held() < roots_.now && has_time()) {
+    add(*map_, hashes_.first(roots_.now), near(*map_, first_owner), /*is_counted=*/false);
+    co_await look();
+  }
+}
+
+MatchResult MatchSearch::result() {
+  if (map_->owner_count() > 1) core_.known_chains.matched(hashes_, best_->known());
+  MatchResult result = best_->result();
+  if (!is_whole()) {
+    if (!result.why) result.why = why_;
+    // The owner that is away may hold it; or a node asked elsewhere.
+    if (!result.why && core_.is_owner_away(hashes_, result.block_count, roots_.now)) result.why = Errc::kUnavailable;
+    for (std::size_t i = 0; i < count_ && !result.why; ++i) result.why = places_[i]->why();
+  }
+  result.lease = keep_leases();
+  if (core_.has_hot_roots() && result.block_count > 0) {
+    core_.hot_sets.found(static_cast<std::uint32_t>(space_), hashes_[result.block_count - 1], best_->place());
+  }
+  core_.shared->metrics.matched(result.block_count - result.disk_block_count, result.disk_block_count,
+                                hashes_.size() - result.block_count, block_size_);
+  return result;
+}
+
+/// Of the best place; the others' end.
+Lease MatchSearch::keep_leases() {
+  const TimePoint now = core_.shared->clock.now();
+  LeaseEntry lease;
+  for (std::size_t i = 0; i < count_; ++i) {
+    for (const MatchCall* call : places_[i]->leases()) {
+      LeasePart part{call->chain.node, call->answered_by, call->lease, call->chain.first};
+      if (&*places_[i] == best_) {
+        lease.add(std::move(part), call->lease_us, now);
+      } else {
+        end_lease(*core_.shared, part);
+      }
+    }
+  }
+  return lease.parts.empty() ? Lease{} : core_.leases.keep(std::move(lease), now);
 }
 
 }  // namespace
@@ -347,91 +466,17 @@ Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions option
   if (is_bad(options.token_ids.size(), block_size) || is_bad(options.extras.size(), 1)) {
     co_return error_code(Errc::kBadRequest);
   }
+  std::shared_ptr<const ClusterMap> map = core.reachable_map();
   // The owner of the last block need not own the next one, which only part of the tokens would match.
-  std::shared_ptr<const ClusterMap> map = core.reachable_map();  // a new one may come before the last answer
   if (map->node_count() > 1) options.token_ids = {};
   if (hashes.empty() && options.token_ids.empty()) co_return MatchResult{};
 
   const VerbInProgress verb(core.shared, ClientCall::kMatch);
-  const TimePoint until = core.deadline_after(options.deadline);
   CallGroup group(core.shared->executor, options.control);  // outlives the calls, which point to it
-  const auto run = [&](MatchRounds& rounds) {
-    return run_rounds(core, space, options, block_size, group, until, rounds);
-  };
-  error_code why;  // why another place was not asked
-  const auto has_time = [&] {
-    if (options.control.is_cancelled()) why = Errc::kCancelled;
-    if (!why && core.shared->clock.now() >= until) why = asio::error::timed_out;
-    return !why;
-  };
-
   core.meet_hot_roots(space);
-  const HotSets::Roots roots = core.hot_roots(space, hashes);
-  const auto first_map = map;
-  const bool is_root = !core.shared->config.zone.empty() && !hashes.empty() && hashes.size() <= roots.now;
-  // A chain that lies entirely in its root is on every node.
-  const auto from_nearest = [&] {
-    return MatchRounds::FromNode{core.nearest(*first_map, hashes.back(), first_map->node_count())};
-  };
-  MatchRounds first = is_root ? MatchRounds(*first_map, hashes, from_nearest(), /*is_counted=*/true)
-                              : MatchRounds(*first_map, hashes, roots.now, /*is_counted=*/true);
-  co_await run(first);
-  const MatchRounds* best = &first;
-
-  // A node was found not to answer: its stand-in may have the blocks.
-  std::optional<MatchRounds> again, earlier, root;
-  if (first.why() && best->held() < hashes.size()) map = core.reachable_map();
-  if (map != first_map && has_time()) {
-    again.emplace(*map, hashes, roots.now, /*is_counted=*/false);
-    co_await run(*again);
-    if (again->held() > best->held()) best = &*again;
-  }
-  // Where the former root puts the first missing block elsewhere, it may lie there. Blocks found behind the root say
-  // nothing against that: another chain that continues alike may have brought them since.
-  if (roots.before && best->held() < hashes.size()) {
-    earlier.emplace(*map, hashes, *roots.before, /*is_counted=*/false);
-    if (best->places_differ(best->held(), *earlier) && has_time()) co_await run(*earlier);
-    if (earlier->held() > best->held()) best = &*earlier;
-  }
-  // Not even the root: its owner is away, or new. Others have it too; the choice depends on the whole chain, so that
-  // not all clients ask the same node.
-  if (best->held() < roots.now && has_time()) {
-    const std::size_t asked = *(again ? *again : first).place().node;
-    const MatchRounds::FromNode from{core.nearest(*map, hashes.back(), asked)};
-    root.emplace(*map, hashes.first(roots.now), from, /*is_counted=*/false);
-    co_await run(*root);
-    if (root->held() > best->held()) best = &*root;
-  }
-
-  if (map->owner_count() > 1) core.known_chains.matched(hashes, best->known());
-  MatchResult result = best->result();
-  const bool is_whole = result.block_count == hashes.size();
-  if (!is_whole && !result.why) result.why = why;
-  if (!is_whole && !result.why && core.is_owner_away(hashes, result.block_count, roots.now)) {
-    result.why = Errc::kUnavailable;  // the owner that is away may hold it
-  }
-  LeaseEntry lease;
-  const auto rounds_of = [](const std::optional<MatchRounds>& one) { return one ? &*one : nullptr; };
-  const std::array all = {static_cast<const MatchRounds*>(&first), rounds_of(again), rounds_of(earlier),
-                          rounds_of(root)};
-  for (const MatchRounds* const one : all) {
-    if (one == nullptr) continue;
-    if (!is_whole && !result.why) result.why = one->why();  // that node may have held it
-    for (const MatchCall* call : one->leases()) {
-      LeasePart part{call->chain.node, call->answered_by, call->lease, call->chain.first};
-      if (one == best) {
-        lease.add(std::move(part), call->lease_us, core.shared->clock.now());
-      } else {
-        end_lease(*core.shared, part);
-      }
-    }
-  }
-  if (!lease.parts.empty()) result.lease = core.leases.keep(std::move(lease), core.shared->clock.now());
-  if (core.has_hot_roots() && result.block_count > 0) {
-    core.hot_sets.found(static_cast<std::uint32_t>(space), hashes[result.block_count - 1], best->place());
-  }
-  core.shared->metrics.matched(result.block_count - result.disk_block_count, result.disk_block_count,
-                               hashes.size() - result.block_count, block_size);
+  MatchSearch search(core, space, hashes, options, group, std::move(map), core.deadline_after(options.deadline));
+  co_await search.run();
+  MatchResult result = search.result();
   verb.done(result.why);
   co_return result;
 }
