@@ -119,12 +119,11 @@ class Client {
 
   /// touch marks the prefix as used; retain keeps it from eviction until unretain or drop; drop removes the last block
   /// of the chain with all below it (no hashes: the namespace). Return the number of blocks, summed over the nodes.
-  /// Errors: of the first node that failed, after all were asked. With several nodes or extents, drop removes the
-  /// blocks below that last block in its own extent; blocks further below become unreachable and age out. With extents
-  /// of several blocks (extent_blocks), drop and unretain ask every node, because hot root blocks have copies; they
-  /// therefore fail while any node is away, after the others are done. drop counts the copies, the others do not. After
-  /// a drop's answer the blocks are not found any more; with a disk tier the answer waits up to two seconds for the
-  /// drop to be durable there, or reports that it is not.
+  /// Errors: of the first node that failed, after all were asked. drop removes the blocks below that last block in its
+  /// own extent; blocks further below become unreachable and age out. drop and unretain ask every node, because hot
+  /// root blocks have copies; they therefore fail while any node is away, after the others are done. drop counts the
+  /// copies, the others do not. After a drop's answer the blocks are not found any more; with a disk tier the answer
+  /// waits up to two seconds for the drop to be durable there, or reports that it is not.
   Async<std::size_t> touch(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control = {});
   Async<std::size_t> retain(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control = {});
   Async<std::size_t> unretain(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control = {});

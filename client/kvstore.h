@@ -107,8 +107,8 @@ typedef struct kvs_options {
   uint32_t rdma_lanes;           /* queue pairs per connection; 0: one per device */
   int rdma_messages_off;         /* not 0: small requests go through the socket, not by SEND */
   uint8_t rdma_traffic_class;    /* for packets sent by this side; on RoCE 4 x DSCP */
-  uint64_t extent_blocks; /* one block in this many begins an extent, which lies on one node; 0: 1, each block alone.
-                           * Equal on all clients of a cluster. (64 bits: 32 would lie in former padding.) */
+  uint64_t extent_blocks; /* one block in this many begins an extent, which lies on one node; 0: 256. Equal on all
+                           * clients of a list. (64 bits: 32 would lie in former padding.) */
   /* For tls:// endpoints: PEM files of certificate, key and CA, all three. Read by kvs_client_open(), and again for a
    * new connection after a change. */
   const char* tls_cert_file;

@@ -83,10 +83,4 @@ asio::awaitable<void> send_batches(asio::any_io_executor executor, std::vector<C
   }
 }
 
-/// The same for calls that have all begun.
-template <class C>
-asio::awaitable<void> send_batches(asio::any_io_executor executor, std::vector<C>& calls, CallGroup& group) {
-  return send_batches(std::move(executor), calls, group, [&group] { return !group.running.empty(); });
-}
-
 }  // namespace kv

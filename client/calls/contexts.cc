@@ -223,6 +223,28 @@ Result<ContextContent> put_together(std::vector<Node>& nodes) {
   return content;
 }
 
+/// Asks each of `nodes` for page after page, all at the same time, until none of them has more. ask(node, call) fills
+/// in a request; hear(node, call) takes the answer, and may set has_more. An error from hear() ends all.
+template <class Node, class Ask, class Hear>
+asio::awaitable<error_code> ask_for_pages(ClientCore& core, std::vector<Node>& nodes, TimePoint until,
+                                          CallControl control, Ask& ask, Hear& hear) {
+  while (std::ranges::any_of(nodes, &Node::has_more)) {
+    CallGroup group(core.shared->executor, control);
+    std::vector<ContextCall> calls(nodes.size());
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (!nodes[i].has_more) continue;
+      ask(nodes[i], calls[i]);
+      core.start(calls[i], nodes[i].number, group, until);
+    }
+    co_await wait_all(group);
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (!std::exchange(nodes[i].has_more, false)) continue;
+      if (const error_code why = hear(nodes[i], calls[i])) co_return why;
+    }
+  }
+  co_return error_code();
+}
+
 /// Sends the same request to each node.
 Async<NamedContext> ask_each(ClientCore& core, ContextAct act, std::string_view name, ContextTime life,
                              std::optional<std::uint8_t> priority, std::chrono::microseconds deadline,
@@ -264,6 +286,7 @@ Async<NamedContext> Client::create_context(Space space, Hashes hashes, ContextOp
     KV_ASSERT(at != core.members.end());
     ContextCall& call = calls[static_cast<std::size_t>(at - core.members.begin())];
     call.act = ContextAct::kCreate;
+    call.space = static_cast<std::uint32_t>(space);
     call.life = options.life;
     call.priority = options.priority;
     call.tags = options.tags;
@@ -273,15 +296,7 @@ Async<NamedContext> Client::create_context(Space space, Hashes hashes, ContextOp
     for (std::size_t i = 0; i < chain.hashes.size(); ++i)
       call.positions.push_back(static_cast<std::uint32_t>(chain.position(i)));
   }
-  const TimePoint until = core.deadline_after(options.deadline);
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (calls[i].act == ContextAct::kCreate) {
-      core.start(calls[i], core.members[i], space, group, until);
-    } else {
-      calls[i].group = &group;
-      core.links[core.members[i]]->start(calls[i], until);
-    }
-  }
+  core.start_on_each(calls, group, core.deadline_after(options.deadline));
   co_await wait_all(group);
   for (ContextCall& call : calls) {
     if (call.act == ContextAct::kDelete) call.contexts.clear();  // the deleted content does not count
@@ -309,7 +324,6 @@ Async<NamedContext> Client::stop_warming_context(std::string_view name, std::chr
   return ask_each(*core_, ContextAct::kStopWarming, name, {}, {}, deadline, control);
 }
 
-/// Page by page, from all nodes at the same time.
 Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control) {
   ClientCore& core = *core_;
@@ -325,40 +339,32 @@ Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::m
   };
   std::vector<Node> nodes;
   for (const std::size_t node : core.members) nodes.push_back({.number = node, .context = {}, .told = {}});
-  while (std::ranges::any_of(nodes, &Node::has_more)) {
-    CallGroup group(core.shared->executor, control);
-    std::vector<ContextCall> calls(nodes.size());
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      if (!nodes[i].has_more) continue;
-      calls[i].act = ContextAct::kTell;
-      calls[i].name = name;
-      calls[i].first = nodes[i].told.blocks.size();
-      calls[i].group = &group;
-      core.links[nodes[i].number]->start(calls[i], until);
-    }
-    co_await wait_all(group);
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      Node& node = nodes[i];
-      if (!std::exchange(node.has_more, false)) continue;
-      ContextCall& call = calls[i];
-      if (call.error() == Errc::kNotFound && !node.context) continue;  // it has no part
-      if (call.error()) co_return call.error() == Errc::kNotFound ? error_code(Errc::kMismatch) : call.error();
-      const bool is_same = !node.context || (node.told.id == call.told.id && node.told.record == call.told.record &&
-                                             node.told.prefix_blocks == call.told.prefix_blocks);
-      if (!is_same) co_return error_code(Errc::kMismatch);
-      auto blocks = std::move(node.told.blocks);
-      std::ranges::move(call.told.blocks, std::back_inserter(blocks));
-      if (blocks.size() > kToldBlocksMax) co_return error_code(Errc::kTooLarge);
-      node.told = std::move(call.told);
-      node.told.blocks = std::move(blocks);
-      node.context = std::move(call.contexts.front());
-      node.has_more = call.has_more;
-    }
-  }
+  const auto ask = [&](const Node& node, ContextCall& call) {
+    call.act = ContextAct::kTell;
+    call.name = name;
+    call.first = node.told.blocks.size();
+  };
+  const auto hear = [](Node& node, ContextCall& call) -> error_code {
+    if (call.error() == Errc::kNotFound && !node.context) return {};  // it has no part
+    if (call.error()) return call.error() == Errc::kNotFound ? error_code(Errc::kMismatch) : call.error();
+    const bool is_same = !node.context || (node.told.id == call.told.id && node.told.record == call.told.record &&
+                                           node.told.prefix_blocks == call.told.prefix_blocks);
+    if (!is_same) return Errc::kMismatch;
+    auto blocks = std::move(node.told.blocks);
+    std::ranges::move(call.told.blocks, std::back_inserter(blocks));
+    if (blocks.size() > kToldBlocksMax) return Errc::kTooLarge;
+    node.told = std::move(call.told);
+    node.told.blocks = std::move(blocks);
+    node.context = std::move(call.contexts.front());
+    node.has_more = call.has_more;
+    return {};
+  };
+  const error_code why = co_await ask_for_pages(core, nodes, until, control, ask, hear);
+  if (why) co_return why;
   co_return put_together(nodes);
 }
 
-/// Page by page, from all nodes at the same time. A node that fails midway counts as silent.
+/// A node that fails midway counts as silent.
 Async<ContextList> Client::list_contexts(std::string_view name, std::chrono::microseconds deadline,
                                          CallControl control) {
   ClientCore& core = *core_;
@@ -375,29 +381,21 @@ Async<ContextList> Client::list_contexts(std::string_view name, std::chrono::mic
   std::vector<Node> nodes;
   for (const std::size_t node : core.members)
     nodes.push_back({.number = node, .name = core.links[node]->config().name, .contexts = {}, .why = {}});
-  while (std::ranges::any_of(nodes, &Node::has_more)) {
-    CallGroup group(core.shared->executor, control);
-    std::vector<ContextCall> calls(nodes.size());
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      if (!nodes[i].has_more) continue;
-      calls[i].name = name;
-      if (!nodes[i].contexts.empty()) calls[i].after = nodes[i].contexts.back().name;
-      calls[i].group = &group;
-      core.links[nodes[i].number]->start(calls[i], until);
-    }
-    co_await wait_all(group);
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      Node& node = nodes[i];
-      if (!std::exchange(node.has_more, false)) continue;
-      node.why = calls[i].error() == Errc::kNotFound ? error_code() : calls[i].error();
-      if (calls[i].error()) continue;
-      auto& page = calls[i].contexts;
-      // Without ascending names a node would be asked for ever.
-      if (!page.empty() && !node.contexts.empty() && page.front().name <= node.contexts.back().name) continue;
-      node.has_more = calls[i].has_more && node.contexts.size() < kContextsMax;
-      std::ranges::move(page, std::back_inserter(node.contexts));
-    }
-  }
+  const auto ask = [&](const Node& node, ContextCall& call) {
+    call.name = name;
+    if (!node.contexts.empty()) call.after = node.contexts.back().name;
+  };
+  const auto hear = [](Node& node, ContextCall& call) -> error_code {
+    node.why = call.error() == Errc::kNotFound ? error_code() : call.error();
+    if (call.error()) return {};
+    auto& page = call.contexts;
+    // Without ascending names a node would be asked for ever.
+    if (!page.empty() && !node.contexts.empty() && page.front().name <= node.contexts.back().name) return {};
+    node.has_more = call.has_more && node.contexts.size() < kContextsMax;
+    std::ranges::move(page, std::back_inserter(node.contexts));
+    return {};
+  };
+  (void)co_await ask_for_pages(core, nodes, until, control, ask, hear);
   ContextList list;
   std::map<std::string, NamedContext> by_name;
   for (Node& node : nodes) {

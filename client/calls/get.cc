@@ -13,6 +13,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "client/calls/match_call.h"
 #include "client/client.h"
 #include "client/core/client_core.h"
 #include "transport/frame_message.h"
@@ -60,10 +61,7 @@ class GetCall final : public Call {
   /// Leading blocks of the node's part before first_block.
   std::size_t skipped() const { return skipped_of(*plan, *chain); }
   static std::size_t skipped_of(const GetPlan& plan, const OwnedChain& chain) {
-    if (chain.positions.empty())
-      return std::min(plan.first_block - std::min(plan.first_block, chain.first), chain.hashes.size());
-    return static_cast<std::size_t>(std::ranges::lower_bound(chain.positions, plan.first_block) -
-                                    chain.positions.begin());
+    return std::min(plan.first_block - std::min(plan.first_block, chain.first), chain.hashes.size());
   }
   /// Leading blocks of the node's part that have all segments, verified.
   std::size_t good() const { return good_until(plan->ends.size() - 1); }
@@ -474,7 +472,7 @@ class GetHedges {
   struct Try {
     TimePoint late{};  ///< max: already handled.
     std::size_t second = 0;
-    std::unique_ptr<HoldsCall> probe;
+    std::unique_ptr<MatchCall> probe;
     bool is_settled = false, is_stopping = false, is_switched = false;
   };
 
@@ -485,8 +483,9 @@ class GetHedges {
     const auto second = core_.second_node(*core_.reachable_map(), *call.chain);
     if (!second || now >= plan_.until || !core_.hedger.take(call.chain->node, now)) return;
     each.second = *second;
-    each.probe = std::make_unique<HoldsCall>();
-    each.probe->hashes = call.chain->hashes;
+    each.probe = std::make_unique<MatchCall>();
+    each.probe->chain.hashes = call.chain->hashes;
+    each.probe->is_elsewhere = true;  // so that it does not count for hot roots
     core_.start(*each.probe, *second, space_, group_, plan_.until);
   }
   void settle(Try& each, GetCall& call, TimePoint now) {
@@ -497,8 +496,9 @@ class GetHedges {
       return;
     }
     each.is_settled = true;
-    if (!each.probe->error()) core_.hedger.answered(each.probe->found() > 0, now);
-    if (is_answered || !each.probe->has_all() || is_over(now)) return;
+    const std::size_t found = each.probe->in_memory();  // blocks on its disk would take even longer
+    if (!each.probe->error()) core_.hedger.answered(found > 0, now);
+    if (is_answered || found < call.chain->hashes.size() || is_over(now)) return;
     if (call.has_lent()) {
       if (call.has_ended()) return;  // its connection broke, and the node may still write
       each.is_stopping = true;
@@ -612,7 +612,7 @@ Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, Ge
   // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
   const VerbInProgress verb(shared, ClientCall::kGet);
   const RegionUse region_use(plan.region);
-  const auto leases = options.lease == Lease{} ? std::vector<LeasePart>() : core.leases.take(options.lease);
+  const std::vector<LeasePart> leases = core.leases.take(options.lease);
   const std::vector<OwnedChain> chains = core.split_found(space, hashes);
   release_unasked(*core.shared, leases, chains);
   CallGroup group(shared->executor, options.control);

@@ -11,12 +11,12 @@
 // present place is looked up at its former one. One owner per match is asked to count the match.
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/assert.h"
+#include "client/calls/match_call.h"
 #include "client/client.h"
 #include "client/core/client_core.h"
 
@@ -27,98 +27,6 @@ namespace {
 /// (16,384 tokens in blocks of 16) in one round trip; the longest need three rounds.
 constexpr std::array<std::size_t, 2> kExtentsByRound = {4, 32};
 
-class MatchCall final : public Call {
- public:
-  MatchCall() { type = FrameType::kMatch; }
-  OwnedChain chain;
-  const MatchOptions* options = nullptr;
-  std::span<const std::uint32_t> token_ids;  ///< Of these blocks and the next one; or empty.
-  std::span<const ExtraDigest> extras;       ///< The same.
-  /// With hot roots: the number of sharing nodes, the leading blocks to count, and how many of those are hot. Else 0.
-  std::size_t node_count = 0, beginning = 0, hot_blocks = 0;
-  std::size_t chain_blocks = 0;  ///< Of the whole chain, if other nodes have a part; else 0.
-  bool is_elsewhere = false;     ///< The chain now belongs to another node.
-  std::size_t asked = 0;
-  std::size_t known_count = 0;  ///< Leading blocks known to the node.
-  std::size_t block_count = 0, disk_block_count = 0, partial_tokens = 0;
-  std::uint64_t disk_us = 0;
-  BlockHash partial_block{};
-  std::uint64_t lease = 0, lease_us = 0, hot_version = 0;
-  error_code lease_error;
-  std::weak_ptr<CallSession> answered_by;
-  TimePoint sent{}, answered{};  ///< `sent` is set by the starter of the call.
-  MatchCall* hedge = nullptr;    ///< The same request to the second node.
-  bool is_hedge = false;
-
-  bool has_all() const { return has_ended() && !error() && block_count == chain.hashes.size(); }
-  /// The better answer of the two nodes.
-  const MatchCall& best() const {
-    if (hedge == nullptr || !hedge->has_ended() || hedge->error()) return *this;
-    return error() || hedge->block_count > block_count ? *hedge : *this;
-  }
-  error_code reason() const {
-    if (error()) return error();
-    return block_count == asked && asked < chain.hashes.size() ? make_error_code(Errc::kTooLarge) : error_code();
-  }
-
- private:
-  error_code send(CallSession& session) override {
-    const LinkTerms& terms = session.terms();
-    const std::size_t token_bytes = token_ids.size() * sizeof(std::uint32_t);
-    const std::size_t extra_bytes = token_bytes > 0 ? extras.size_bytes() : 0;
-    asked = blocks_in_request(terms, chain.hashes.size(), sizeof(BlockHash), token_bytes + extra_bytes);
-    if (asked == 0 && !chain.hashes.empty()) return Errc::kTooLarge;
-    auto& builder = session.shared().new_request();
-    const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain.hashes), asked);
-    flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> tokens;
-    flatbuffers::Offset<flatbuffers::Vector<const wire::ExtraDigest*>> digests;
-    if (token_bytes > 0 && asked == chain.hashes.size()) {  // tokens continue the whole chain, not a part
-      tokens = builder.CreateVector(token_ids.data(), token_ids.size());
-      if (extra_bytes > 0) digests = builder.CreateVectorOfStructs(wire_extras(extras), extras.size());
-    }
-    wire::Trace trace;
-    builder.Finish(wire::CreateMatchRequest(
-        builder, space_handle(), hashes, tokens, options->lease, options->prefetch, space_check(), digests,
-        static_cast<std::uint32_t>(node_count), static_cast<std::uint32_t>(std::min(beginning, asked)),
-        static_cast<std::uint32_t>(std::min(hot_blocks, asked)), static_cast<std::uint8_t>(options->reuse),
-        static_cast<std::uint32_t>(chain_blocks), chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(0)) : 0,
-        chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(asked - 1)) : 0, is_elsewhere,
-        /*why=*/false, wire_trace(trace)));
-    session.send_small(type, request_id(), builder, kSmallAnswerBytes);
-    return {};
-  }
-  std::string on_last(const FrameReader::Frame& frame) override {
-    const auto* response = read_table<wire::MatchResponse>(frame.table);
-    if (response == nullptr) return "match: malformed";
-    // Results are computed from these counts: wrong ones must not lead past the chain's end.
-    if (response->host_blocks() > asked || response->disk_blocks() > asked - response->host_blocks()) {
-      return "match: host_blocks " + std::to_string(response->host_blocks()) + " and disk_blocks " +
-             std::to_string(response->disk_blocks()) + " of " + std::to_string(asked);
-    }
-    if (response->lease_error() >= kErrcLocal) return "match: lease_error " + std::to_string(response->lease_error());
-    answered = session()->shared().clock.now();
-    disk_block_count = response->disk_blocks();
-    block_count = response->host_blocks() + disk_block_count;
-    disk_us = response->disk_us();
-    lease = response->lease();
-    lease_us = response->lease_us();
-    hot_version = response->hot_version();
-    map_epoch = response->epoch();
-    known_count = std::min(std::max<std::size_t>(response->known_blocks(), block_count), asked);
-    if (response->lease_error() != 0) lease_error = make_error_code(static_cast<Errc>(response->lease_error()));
-    if (response->partial_tokens() > 0) {
-      if (response->partial_block() == nullptr) return "match: partial_tokens without partial_block";
-      if (response->partial_tokens() > token_ids.size()) return "match: too many partial_tokens";
-      partial_tokens = response->partial_tokens();
-      std::memcpy(partial_block.bytes.data(), response->partial_block(), partial_block.bytes.size());
-    }
-    return {};
-  }
-  void on_end(CallSession* session) override {
-    if (session != nullptr) answered_by = session->handle();
-  }
-};
-
 /// The calls of one match, round by round, and their combined result.
 ///   1. A round begins only if every block asked for before is held.
 ///   2. A round never reduces an earlier result. Under a lease those blocks stay held; without one, the get finds out.
@@ -128,11 +36,9 @@ class MatchRounds {
   /// `hot_blocks`: size of the chain's hot root. `is_counted`: one node counts this match of the chain's beginning.
   MatchRounds(const ClusterMap& map, Hashes hashes, std::size_t hot_blocks, bool is_counted)
       : map_(map), hashes_(hashes), hot_blocks_(hot_blocks), is_counted_(is_counted) {
-    // Otherwise one round, for the whole chain.
-    if (map.node_count() > 1 || map.has_extents()) extents_ = map.extents(hashes, hot_blocks);
-    if (map.node_count() > 1 && map.has_extents()) nodes_told_ = std::min<std::size_t>(map.owner_count(), kHotNodesMax);
-    // Without extents most nodes have a part of every prompt; a single owner has all.
-    if (!map.has_extents() || map.owner_count() == 1) round_extents_ = {SIZE_MAX, SIZE_MAX};
+    extents_ = hashes.empty() ? whole_at(0) : map.extents(hashes, hot_blocks);  // empty: tokens alone, of a single node
+    if (map.node_count() > 1) nodes_told_ = std::min<std::size_t>(map.owner_count(), kHotNodesMax);
+    if (map.owner_count() == 1) round_extents_ = {SIZE_MAX, SIZE_MAX};  // a single owner has all
   }
 
   /// For a root alone: one round, to `node`.
@@ -141,7 +47,7 @@ class MatchRounds {
   };
   MatchRounds(const ClusterMap& map, Hashes root, FromNode from, bool is_counted)
       : MatchRounds(map, root, root.size(), is_counted) {
-    extents_ = {{0, root.size(), from.node}};
+    extents_ = whole_at(from.node);
   }
 
   bool has_next() const { return round_ == 0 || (!is_stopped_ && held_ == asked_ && asked_ < hashes_.size()); }
@@ -162,13 +68,16 @@ class MatchRounds {
   error_code why() const { return why_; }  ///< Why held() is short; success: a plain miss.
   /// Whether `other` asks for `block` at another node, or as part of an extent that begins elsewhere.
   bool places_differ(std::size_t block, const MatchRounds& other) const;
-  HotSets::Place place() const { return {hot_blocks_, extents_.empty() ? 0 : extents_.front().node}; }
+  HotSets::Place place() const { return {hot_blocks_, extents_.front().node}; }
   MatchResult result() const;
   std::vector<const MatchCall*> leases() const;  ///< The calls whose leases are granted.
 
  private:
   static constexpr std::size_t kRounds = kExtentsByRound.size() + 1;
 
+  std::vector<ClusterMap::Extent> whole_at(std::size_t node) const {
+    return {{0, hashes_.size(), node, hashes_.size() - !hashes_.empty()}};
+  }
   void tell_of_root(MatchCall& call) const;
   static void tell_tokens(MatchCall& call, const MatchOptions& options, std::size_t block_size);
   template <class Visit>
@@ -182,8 +91,8 @@ class MatchRounds {
   const Hashes hashes_;
   const std::size_t hot_blocks_;
   const bool is_counted_;
-  std::size_t nodes_told_ = 0;               ///< 0: hot roots are irrelevant.
-  std::vector<ClusterMap::Extent> extents_;  ///< Empty: one node has the whole chain.
+  std::size_t nodes_told_ = 0;  ///< 0: hot roots are irrelevant.
+  std::vector<ClusterMap::Extent> extents_;
   std::array<std::size_t, kRounds - 1> round_extents_ = kExtentsByRound;
   std::array<std::vector<MatchCall>, kRounds> calls_;
   std::vector<std::unique_ptr<MatchCall>> hedges_;
@@ -197,26 +106,15 @@ class MatchRounds {
 
 std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::size_t block_size) {
   KV_ASSERT(has_next() && round_ < kRounds);  // the last round asks for everything
-  std::vector<OwnedChain> chains;
-  if (extents_.empty()) {
-    asked_ = hashes_.size();
-    chains.emplace_back().hashes = hashes_;
-  } else {
-    const std::size_t count =
-        round_ < round_extents_.size() ? std::min(round_extents_[round_], extents_.size()) : extents_.size();
-    asked_ = extents_[count - 1].end;
-    chains = split_extents(map_, hashes_, std::span(extents_).subspan(asked_extents_, count - asked_extents_));
-    asked_extents_ = count;
-  }
-  calls_[round_] = std::vector<MatchCall>(chains.size());
-  for (std::size_t i = 0; i < chains.size(); ++i) {
-    MatchCall& call = calls_[round_][i];
-    OwnedChain& chain = call.chain;
-    chain = std::move(chains[i]);
-    if (chain.first == 0 && map_.has_extents()) chain.anchor = std::min(hot_blocks_, chain.hashes.size() - 1);
+  const std::size_t count =
+      round_ < round_extents_.size() ? std::min(round_extents_[round_], extents_.size()) : extents_.size();
+  asked_ = extents_[count - 1].end;
+  calls_[round_] = std::vector<MatchCall>(count - asked_extents_);
+  for (MatchCall& call : calls_[round_]) {
+    call.chain = extent_of(hashes_, extents_[asked_extents_++]);
     tell_of_root(call);
     call.is_elsewhere = !is_counted_;
-    if (map_.owner_count() > 1 && chain.hashes.size() < hashes_.size()) call.chain_blocks = hashes_.size();
+    if (map_.owner_count() > 1 && call.chain.hashes.size() < hashes_.size()) call.chain_blocks = hashes_.size();
     tell_tokens(call, options, block_size);
   }
   return calls_[round_++];
@@ -225,9 +123,8 @@ std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::s
 /// Every node reports hot roots, but only the owner of the first extent, whose part begins with the root, counts.
 void MatchRounds::tell_of_root(MatchCall& call) const {
   call.node_count = nodes_told_;
-  const OwnedChain& chain = call.chain;
-  if (nodes_told_ == 0 || !is_counted_ || round_ > 0 || chain.position(0) != 0) return;
-  while (call.beginning < chain.hashes.size() && chain.position(call.beginning) == call.beginning) ++call.beginning;
+  if (nodes_told_ == 0 || !is_counted_ || call.chain.first > 0) return;
+  call.beginning = call.chain.hashes.size();
   call.hot_blocks = std::min(hot_blocks_, call.beginning);
 }
 
@@ -285,7 +182,6 @@ std::size_t MatchRounds::known() const {
 
 bool MatchRounds::places_differ(std::size_t block, const MatchRounds& other) const {
   const auto place_in = [block](const MatchRounds& rounds) {
-    if (rounds.extents_.empty()) return std::pair(std::size_t{0}, std::size_t{0});  // one node has the whole chain
     const auto extent = std::ranges::find_if(rounds.extents_, [&](const auto& each) { return each.end > block; });
     KV_ASSERT(extent != rounds.extents_.end());
     return std::pair<std::size_t, std::size_t>(extent->begin, extent->node);
@@ -411,31 +307,150 @@ class MatchHedges {
   LateAlarm alarm_;
 };
 
-/// Asks round after round, to the end.
-asio::awaitable<void> run_rounds(ClientCore& core, Space space, const MatchOptions& options, std::size_t block_size,
-                                 CallGroup& group, TimePoint until, MatchRounds& rounds) {
+/// One match: where it looks, place after place, and the best of them. At most four: each look() is called once.
+class MatchSearch {
+ public:
+  MatchSearch(ClientCore& core, Space space, Hashes hashes, const MatchOptions& options, CallGroup& group,
+              std::shared_ptr<const ClusterMap> map, TimePoint until)
+      : core_(core),
+        space_(space),
+        hashes_(hashes),
+        options_(options),
+        block_size_(core.find_space(space)->record.block_size()),
+        group_(group),
+        until_(until),
+        roots_(core.hot_roots(space, hashes)),
+        first_map_(map),
+        map_(std::move(map)) {}
+
+  asio::awaitable<void> run();
+  MatchResult result();
+
+ private:
+  asio::awaitable<void> look();
+  template <class... Args>
+  MatchRounds& add(Args&&... args) {
+    return places_[count_++].emplace(std::forward<Args>(args)...);
+  }
+  bool is_whole() const { return best_->held() == hashes_.size(); }
+  bool has_time() {
+    if (options_.control.is_cancelled()) why_ = Errc::kCancelled;
+    if (!why_ && core_.shared->clock.now() >= until_) why_ = asio::error::timed_out;
+    return !why_;
+  }
+  /// A node that holds the chain's root; the choice depends on the whole chain, so that not all clients ask the same.
+  MatchRounds::FromNode near(const ClusterMap& on, std::size_t except) const {
+    return {core_.nearest(on, hashes_.back(), except)};
+  }
+  Lease keep_leases();
+
+  ClientCore& core_;
+  const Space space_;
+  const Hashes hashes_;
+  const MatchOptions& options_;
+  const std::size_t block_size_;
+  CallGroup& group_;
+  const TimePoint until_;
+  const HotSets::Roots roots_;
+  const std::shared_ptr<const ClusterMap> first_map_;
+  std::shared_ptr<const ClusterMap> map_;  ///< A new one may come before the last answer.
+  std::array<std::optional<MatchRounds>, 4> places_;
+  std::size_t count_ = 0;
+  const MatchRounds* best_ = nullptr;
+  error_code why_;  ///< Why another place was not asked.
+};
+
+/// Asks in the place added last, round after round.
+asio::awaitable<void> MatchSearch::look() {
+  MatchRounds& rounds = *places_[count_ - 1];
   while (rounds.has_next()) {
-    const std::span<MatchCall> calls = rounds.begin_next(options, block_size);
+    const std::span<MatchCall> calls = rounds.begin_next(options_, block_size_);
     for (MatchCall& call : calls) {
-      call.options = &options;
-      core.start(call, call.chain.node, space, group, until);
+      call.options = &options_;
+      core_.start(call, call.chain.node, space_, group_, until_);
     }
-    if (core.hedger.is_on() && rounds.map().has_extents() && rounds.map().owner_count() > 1) {
-      MatchHedges hedges(core, space, rounds, calls, group, until);
+    if (core_.hedger.is_on() && rounds.map().owner_count() > 1) {
+      MatchHedges hedges(core_, space_, rounds, calls, group_, until_);
       co_await hedges.wait();
     } else {
-      co_await wait_all(group);
+      co_await wait_all(group_);
     }
     rounds.end();
     for (const MatchCall& call : calls) {
-      if (call.node_count > 0 && !call.error()) core.hear_hot_version(space, call.chain.node, call.hot_version);
+      if (call.node_count > 0 && !call.error()) core_.hear_hot_version(space_, call.chain.node, call.hot_version);
       if (call.hedge == nullptr) continue;
       const MatchCall& loser = &call.best() == &call ? *call.hedge : call;
       if (loser.lease != 0)
-        end_lease(*core.shared, {loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
+        end_lease(*core_.shared, {loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
     }
-    if (options.control.is_cancelled()) rounds.stop(Errc::kCancelled);  // between rounds a cancel has no call to end
+    if (options_.control.is_cancelled()) rounds.stop(Errc::kCancelled);  // between rounds a cancel has no call to end
   }
+  if (best_ == nullptr || rounds.held() > best_->held()) best_ = &rounds;
+}
+
+asio::awaitable<void> MatchSearch::run() {
+  // A chain that lies entirely in its root is on every node.
+  const bool is_root = !core_.shared->config.zone.empty() && !hashes_.empty() && hashes_.size() <= roots_.now;
+  if (is_root) {
+    add(*first_map_, hashes_, near(*first_map_, first_map_->node_count()), /*is_counted=*/true);
+  } else {
+    add(*first_map_, hashes_, roots_.now, /*is_counted=*/true);
+  }
+  co_await look();
+
+  // A node was found not to answer: its stand-in may have the blocks.
+  if (best_->why() && !is_whole()) map_ = core_.reachable_map();
+  if (map_ != first_map_ && has_time()) {
+    add(*map_, hashes_, roots_.now, /*is_counted=*/false);
+    co_await look();
+  }
+  const std::size_t first_owner = places_[count_ - 1]->place().node.value();
+  // Where the former root puts the first missing block elsewhere, it may lie there. Blocks found behind the root say
+  // nothing against that: another chain that continues alike may have brought them since.
+  if (roots_.before && !is_whole()) {
+    const MatchRounds& earlier = add(*map_, hashes_, *roots_.before, /*is_counted=*/false);
+    if (best_->places_differ(best_->held(), earlier) && has_time()) co_await look();
+  }
+  // Not even the root: its owner is away, or new. Others have it too.
+  if (best_->held() < roots_.now && has_time()) {
+    add(*map_, hashes_.first(roots_.now), near(*map_, first_owner), /*is_counted=*/false);
+    co_await look();
+  }
+}
+
+MatchResult MatchSearch::result() {
+  if (map_->owner_count() > 1) core_.known_chains.matched(hashes_, best_->known());
+  MatchResult result = best_->result();
+  if (!is_whole()) {
+    if (!result.why) result.why = why_;
+    // The owner that is away may hold it; or a node asked elsewhere.
+    if (!result.why && core_.is_owner_away(hashes_, result.block_count, roots_.now)) result.why = Errc::kUnavailable;
+    for (std::size_t i = 0; i < count_ && !result.why; ++i) result.why = places_[i]->why();
+  }
+  result.lease = keep_leases();
+  if (core_.has_hot_roots() && result.block_count > 0) {
+    core_.hot_sets.found(static_cast<std::uint32_t>(space_), hashes_[result.block_count - 1], best_->place());
+  }
+  core_.shared->metrics.matched(result.block_count - result.disk_block_count, result.disk_block_count,
+                                hashes_.size() - result.block_count, block_size_);
+  return result;
+}
+
+/// Of the best place; the others' end.
+Lease MatchSearch::keep_leases() {
+  const TimePoint now = core_.shared->clock.now();
+  LeaseEntry lease;
+  for (std::size_t i = 0; i < count_; ++i) {
+    for (const MatchCall* call : places_[i]->leases()) {
+      LeasePart part{call->chain.node, call->answered_by, call->lease, call->chain.first};
+      if (&*places_[i] == best_) {
+        lease.add(std::move(part), call->lease_us, now);
+      } else {
+        end_lease(*core_.shared, part);
+      }
+    }
+  }
+  return lease.parts.empty() ? Lease{} : core_.leases.keep(std::move(lease), now);
 }
 
 }  // namespace
@@ -451,91 +466,17 @@ Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions option
   if (is_bad(options.token_ids.size(), block_size) || is_bad(options.extras.size(), 1)) {
     co_return error_code(Errc::kBadRequest);
   }
+  std::shared_ptr<const ClusterMap> map = core.reachable_map();
   // The owner of the last block need not own the next one, which only part of the tokens would match.
-  std::shared_ptr<const ClusterMap> map = core.reachable_map();  // a new one may come before the last answer
   if (map->node_count() > 1) options.token_ids = {};
   if (hashes.empty() && options.token_ids.empty()) co_return MatchResult{};
 
   const VerbInProgress verb(core.shared, ClientCall::kMatch);
-  const TimePoint until = core.deadline_after(options.deadline);
   CallGroup group(core.shared->executor, options.control);  // outlives the calls, which point to it
-  const auto run = [&](MatchRounds& rounds) {
-    return run_rounds(core, space, options, block_size, group, until, rounds);
-  };
-  error_code why;  // why another place was not asked
-  const auto has_time = [&] {
-    if (options.control.is_cancelled()) why = Errc::kCancelled;
-    if (!why && core.shared->clock.now() >= until) why = asio::error::timed_out;
-    return !why;
-  };
-
   core.meet_hot_roots(space);
-  const HotSets::Roots roots = core.hot_roots(space, hashes);
-  const auto first_map = map;
-  const bool is_root = !core.shared->config.zone.empty() && !hashes.empty() && hashes.size() <= roots.now;
-  // A chain that lies entirely in its root is on every node.
-  const auto from_nearest = [&] {
-    return MatchRounds::FromNode{core.nearest(*first_map, hashes.back(), first_map->node_count())};
-  };
-  MatchRounds first = is_root ? MatchRounds(*first_map, hashes, from_nearest(), /*is_counted=*/true)
-                              : MatchRounds(*first_map, hashes, roots.now, /*is_counted=*/true);
-  co_await run(first);
-  const MatchRounds* best = &first;
-
-  // A node was found not to answer: its stand-in may have the blocks.
-  std::optional<MatchRounds> again, earlier, root;
-  if (first.why() && best->held() < hashes.size()) map = core.reachable_map();
-  if (map != first_map && has_time()) {
-    again.emplace(*map, hashes, roots.now, /*is_counted=*/false);
-    co_await run(*again);
-    if (again->held() > best->held()) best = &*again;
-  }
-  // Where the former root puts the first missing block elsewhere, it may lie there. Blocks found behind the root say
-  // nothing against that: another chain that continues alike may have brought them since.
-  if (roots.before && best->held() < hashes.size()) {
-    earlier.emplace(*map, hashes, *roots.before, /*is_counted=*/false);
-    if (best->places_differ(best->held(), *earlier) && has_time()) co_await run(*earlier);
-    if (earlier->held() > best->held()) best = &*earlier;
-  }
-  // Not even the root: its owner is away, or new. Others have it too; the choice depends on the whole chain, so that
-  // not all clients ask the same node.
-  if (best->held() < roots.now && has_time()) {
-    const std::size_t asked = *(again ? *again : first).place().node;
-    const MatchRounds::FromNode from{core.nearest(*map, hashes.back(), asked)};
-    root.emplace(*map, hashes.first(roots.now), from, /*is_counted=*/false);
-    co_await run(*root);
-    if (root->held() > best->held()) best = &*root;
-  }
-
-  if (map->owner_count() > 1) core.known_chains.matched(hashes, best->known());
-  MatchResult result = best->result();
-  const bool is_whole = result.block_count == hashes.size();
-  if (!is_whole && !result.why) result.why = why;
-  if (!is_whole && !result.why && core.is_owner_away(hashes, result.block_count, roots.now)) {
-    result.why = Errc::kUnavailable;  // the owner that is away may hold it
-  }
-  LeaseEntry lease;
-  const auto rounds_of = [](const std::optional<MatchRounds>& one) { return one ? &*one : nullptr; };
-  const std::array all = {static_cast<const MatchRounds*>(&first), rounds_of(again), rounds_of(earlier),
-                          rounds_of(root)};
-  for (const MatchRounds* const one : all) {
-    if (one == nullptr) continue;
-    if (!is_whole && !result.why) result.why = one->why();  // that node may have held it
-    for (const MatchCall* call : one->leases()) {
-      LeasePart part{call->chain.node, call->answered_by, call->lease, call->chain.first};
-      if (one == best) {
-        lease.add(std::move(part), call->lease_us, core.shared->clock.now());
-      } else {
-        end_lease(*core.shared, part);
-      }
-    }
-  }
-  if (!lease.parts.empty()) result.lease = core.leases.keep(std::move(lease), core.shared->clock.now());
-  if (core.has_hot_roots() && result.block_count > 0) {
-    core.hot_sets.found(static_cast<std::uint32_t>(space), hashes[result.block_count - 1], best->place());
-  }
-  core.shared->metrics.matched(result.block_count - result.disk_block_count, result.disk_block_count,
-                               hashes.size() - result.block_count, block_size);
+  MatchSearch search(core, space, hashes, options, group, std::move(map), core.deadline_after(options.deadline));
+  co_await search.run();
+  MatchResult result = search.result();
   verb.done(result.why);
   co_return result;
 }

@@ -68,7 +68,7 @@ class PutCall final : public BatchPut {
 
 error_code PutCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
-  const bool has_positions = !chain->positions.empty() || chain->first > 0;
+  const bool has_positions = chain->first > 0;
   const bool has_tokens = !plan->token_ids.empty(), has_extras = has_tokens && !plan->extras.empty();
   const std::size_t per_block =
       sizeof(BlockHash) + (has_positions ? sizeof(std::uint32_t) : 0) + (region ? sizeof(std::uint64_t) : 0) +
@@ -244,7 +244,8 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
   // The offers leave first; the first checksums are computed meanwhile.
   co_await asio::post(shared->executor, asio::use_awaitable);
   for (PutCall& call : calls) call.prepare_batch();
-  co_await send_batches(shared->executor, calls, group);
+  const auto goes_on = [&group] { return !group.running.empty(); };
+  co_await send_batches(shared->executor, calls, group, goes_on);
 
   PutResult result;
   for (const PutCall& call : calls) {

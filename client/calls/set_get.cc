@@ -268,7 +268,7 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
   // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
   const VerbInProgress verb(shared, ClientCall::kSetGet);
   const RegionUse region_use(region);
-  const auto leases = options.lease == Lease{} ? std::vector<LeasePart>() : core.leases.take(options.lease);
+  const std::vector<LeasePart> leases = core.leases.take(options.lease);
   const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);
   release_unasked(*core.shared, leases, parts);
   // With a lease, one call per node, because the node ends the lease with the get that names it.

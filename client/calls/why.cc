@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "client/calls/match_call.h"
 #include "client/client.h"
 #include "client/core/client_core.h"
 #include "client/types/miss_report.h"
@@ -23,43 +24,18 @@ std::chrono::microseconds time_of(std::uint64_t microseconds) {
   return std::chrono::microseconds(std::min(microseconds, kMost));
 }
 
-class WhyCall final : public Call {
+class WhyCall final : public MatchCall {
  public:
-  WhyCall() { type = FrameType::kMatch; }
-  OwnedChain chain;
-  std::size_t asked = 0, block_count = 0, disk_block_count = 0;
+  WhyCall() { is_why = true; }
   MissReport report;  ///< The part explained by `reason`.
 
  private:
-  error_code send(CallSession& session) override {
-    asked = blocks_in_request(session.terms(), chain.hashes.size(), sizeof(BlockHash));
-    if (asked == 0) return Errc::kTooLarge;
-    auto& builder = session.shared().new_request();
-    const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain.hashes), asked);
-    wire::Trace trace;
-    const wire::Trace* const own_trace = wire_trace(trace);
-    wire::MatchRequestBuilder request(builder);
-    request.add_space(space_handle());
-    request.add_hashes(hashes);
-    request.add_namespace_check(space_check());
-    request.add_elsewhere(
-        true);  // a node that is older than this question takes it for a match, and must not learn from it
-    request.add_why(true);
-    if (own_trace != nullptr) request.add_trace(own_trace);
-    builder.Finish(request.Finish());
-    session.send_frame(type, request_id(), builder);
-    return {};
-  }
   std::string on_last(const FrameReader::Frame& frame) override {
-    const auto* response = read_table<wire::MatchResponse>(frame.table);
-    if (response == nullptr) return "match: malformed";
-    if (response->host_blocks() > asked || response->disk_blocks() > asked - response->host_blocks())
-      return "match: more blocks than were asked for";
-    disk_block_count = response->disk_blocks();
-    block_count = response->host_blocks() + disk_block_count;
-    map_epoch = response->epoch();
+    std::string wrong = MatchCall::on_last(frame);
+    if (!wrong.empty()) return wrong;
     report = {};
-    if (response->reason() != nullptr) read(*response->reason());
+    const auto* const reason = read_table<wire::MatchResponse>(frame.table)->reason();
+    if (reason != nullptr) read(*reason);
     return {};
   }
   void read(const wire::MissReason& reason) {

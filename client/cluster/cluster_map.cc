@@ -71,12 +71,11 @@ ClusterMap ClusterMap::without(std::span<const std::size_t> nodes) const {
 std::vector<ClusterMap::Extent> ClusterMap::extents(Hashes chain, std::size_t hot_blocks) const {
   std::vector<Extent> extents;
   if (chain.empty()) return extents;
-  if (node_count() == 1 && !has_extents()) return {{0, chain.size(), 0}};
   extents.reserve(chain.size() / extent_blocks_ + 8);
-  std::size_t begin = 0, anchor = has_extents() ? std::min(hot_blocks, chain.size() - 1) : 0;
+  std::size_t begin = 0, anchor = std::min(hot_blocks, chain.size() - 1);
   for (std::size_t i = anchor + 1; i <= chain.size(); ++i) {
     if (i < chain.size() && i - anchor < extent_blocks_max() && !is_anchor(chain[i])) continue;
-    extents.push_back({begin, i, owner(chain[anchor])});
+    extents.push_back({begin, i, owner(chain[anchor]), anchor});
     begin = anchor = i;
   }
   KV_ASSERT(extents.back().end == chain.size());

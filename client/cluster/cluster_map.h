@@ -35,18 +35,17 @@ class ClusterMap {
   /// Consecutive blocks of one owner in a chain: from `begin` to before `end`.
   struct Extent {
     std::size_t begin, end;
-    std::size_t node;  ///< An index into the list of nodes.
+    std::size_t node;    ///< An index into the list of nodes.
+    std::size_t anchor;  ///< The block that determines the owner: `begin`, unless a hot root lies before it.
   };
-  /// Each block alone. With 256 (4,096 tokens in blocks of 16) a get talks to few nodes, and a dead node takes little.
-  /// But hot roots, and each prompt's own blocks behind them up to its next anchor, would then all lie on one node. So
-  /// the default stays 1 until hot roots lie on every node (docs/cluster.md).
-  static constexpr std::size_t kExtentBlocksDefault = 1;
+  /// 4,096 tokens in blocks of 16: a get talks to few nodes, and a dead node takes little (docs/cluster.md).
+  static constexpr std::size_t kExtentBlocksDefault = 256;
   static constexpr std::size_t kExtentBlocksLimit = 1 << 20;
   static constexpr std::size_t kExtentLengthMax = 4;  ///< In extent_blocks.
 
-  /// `extent_blocks`: one block in this many is an anchor; 1: each block is an extent. Part of the placement, equal on
-  /// all clients. Throws std::invalid_argument: empty list, an empty or repeated name, a weight that is negative or not
-  /// finite, all weights 0, extent_blocks not 1..kExtentBlocksLimit.
+  /// `extent_blocks`: one block in this many is an anchor. Part of the placement, equal on all clients. Throws
+  /// std::invalid_argument: empty list, an empty or repeated name, a weight that is negative or not finite, all weights
+  /// 0, extent_blocks not 1..kExtentBlocksLimit.
   explicit ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks = kExtentBlocksDefault);
 
   /// The same map without these nodes: their blocks belong to their successors, and all others stay. If every node were
@@ -55,10 +54,9 @@ class ClusterMap {
 
   std::size_t node_count() const { return seeds_.size(); }
   std::size_t owner_count() const { return owners_.size(); }  ///< Nodes of positive weight.
-  bool has_extents() const { return extent_blocks_ > 1; }     ///< Else each block is its own extent.
   std::size_t extent_blocks_max() const { return extent_blocks_ * kExtentLengthMax; }
   /// The owner rule for chains, defined only here. Without gaps, in chain order. The first `hot_blocks` are the hot
-  /// root, part of the first extent; ignored if each block is an extent.
+  /// root, part of the first extent.
   std::vector<Extent> extents(Hashes chain, std::size_t hot_blocks = 0) const;
   /// The owner of a block that stands alone, and of the extent that begins with `anchor`: an index into the list.
   std::size_t owner(const BlockHash& anchor) const { return owner(anchor, node_count()); }

@@ -103,33 +103,26 @@ bool MapVotes::has_left(const std::string& id, const ClusterStatus& map) const {
          std::ranges::find(in_force_.nodes, id, &ClusterStatus::Node::id) == in_force_.nodes.end();
 }
 
-const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint now) {
-  // Links to one node are one voter, by its latest vote.
-  struct Elector {
-    const Vote* vote = nullptr;
-    bool is_own = false;
-  };
-  std::map<std::string, Elector> electors;
-  std::size_t unheard = 0, silent_count = 0;
+MapVotes::Poll MapVotes::take_poll(std::span<const Voter> voters, TimePoint now) const {
+  Poll poll;
   for (const Voter& voter : voters) {
     if (voter.is_away || is_silent(voter.node, now)) {
-      ++silent_count;
+      ++poll.silent_count;
       continue;
     }
     const auto found = votes_.find(voter.node);
     const bool has_voted = found != votes_.end() && found->second.has_map && now - found->second.at <= kVoteTime;
     if (!has_voted) {
-      ++unheard;
+      ++poll.unheard;
       continue;
     }
     if (has_left(voter.id, found->second.map)) continue;
-    Elector& elector = electors[voter.id.empty() ? " " + std::to_string(voter.node) : voter.id];
+    Elector& elector = poll.electors[voter.id.empty() ? " " + std::to_string(voter.node) : voter.id];
     if (elector.vote == nullptr || elector.vote->at < found->second.at) elector.vote = &found->second;
     elector.is_own |= voter.is_own;
   }
-  std::map<std::uint64_t, Group> groups;  // by digest
-  for (const auto& [id, elector] : electors) {
-    Group& group = groups[elector.vote->digest];
+  for (const auto& [id, elector] : poll.electors) {
+    Group& group = poll.groups[elector.vote->digest];
     // A node that has just started has not read the list yet: it says "no map" for a second or two.
     const bool is_starting = elector.vote->digest == 0 && elector.vote->at < elector.vote->begun + kSettling;
     const bool is_fresh = !is_starting && elector.vote->at >= since_ + kSettling;
@@ -140,10 +133,15 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     group.fresh_own += elector.is_own && is_fresh;
     group.fresh_count += is_fresh;
   }
-  for (auto& [digest, group] : groups) {
+  for (auto& [digest, group] : poll.groups) {
     for (const ClusterStatus::Node& node : group.map->nodes)
-      group.named += group.map->weight_of(node) > 0 && electors.contains(node.id);
+      group.named += group.map->weight_of(node) > 0 && poll.electors.contains(node.id);
   }
+  return poll;
+}
+
+const MapVotes::Group* MapVotes::agreed(const Poll& poll) {
+  const auto& groups = poll.groups;
   const auto in_force = groups.find(digest_);
   const std::size_t own_in_force = in_force == groups.end() ? 0 : in_force->second.own;
   const std::size_t count_in_force = in_force == groups.end() ? 0 : in_force->second.count;
@@ -176,31 +174,46 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     return digest != digest_ && is_later(group) && group.epoch() > overruled_ && group.epoch() <= epoch_ + kStepsMax &&
            only_ends_leaving(in_force_, *group.map);
   });
-  const bool is_alone = electors.size() == 1 && (unheard == 0 || silent_count >= 2);
-  if (best == nullptr && is_alone) {  // 2
-    const auto& [digest, group] = *groups.begin();
-    const bool is_fresh = group.fresh_count > 0;
-    if (is_later(group) || (digest != digest_ && group.map->epoch > 0 && is_fresh)) best = &group;
-  }
+  return best;
+}
+
+const MapVotes::Group* MapVotes::alone(const Poll& poll) const {
+  if (poll.electors.size() != 1 || (poll.unheard > 0 && poll.silent_count < 2)) return nullptr;
+  const auto& [digest, group] = *poll.groups.begin();
+  const bool is_fresh = group.fresh_count > 0;
+  return is_later(group) || (digest != digest_ && group.map->epoch > 0 && is_fresh) ? &group : nullptr;
+}
+
+const MapVotes::Group* MapVotes::best_named(const Poll& poll) const {
+  const auto& groups = poll.groups;
   const bool is_split =
-      electors.size() > 1 && std::ranges::all_of(groups, [](const auto& each) { return each.second.count == 1; });
-  if (best == nullptr && is_split && unheard == 0) {  // 3
-    std::size_t most = in_force == groups.end() ? 0 : in_force->second.named;
-    if (epoch_ == 0) most = electors.size();
-    for (const auto& [digest, group] : groups) {
-      if (digest == digest_ || group.map->epoch == 0 || group.named <= most) continue;
-      if (!is_later(group) && group.fresh_count == 0) continue;  // the node may not have looked yet
-      most = group.named;
-      best = &group;
-    }
-    // All report a cluster and none is in force: any of their maps is an improvement.
-    const bool all_know = std::ranges::all_of(groups, [](const auto& each) { return each.first != 0; });
-    if (best == nullptr && epoch_ == 0 && all_know) {
-      best = &std::ranges::max_element(groups, {}, [](const auto& each) {
-                return std::pair(each.second.named, each.second.epoch());
-              })->second;
-    }
+      poll.electors.size() > 1 && std::ranges::all_of(groups, [](const auto& each) { return each.second.count == 1; });
+  if (!is_split || poll.unheard > 0) return nullptr;
+  const Group* best = nullptr;
+  const auto in_force = groups.find(digest_);
+  std::size_t most = in_force == groups.end() ? 0 : in_force->second.named;
+  if (epoch_ == 0) most = poll.electors.size();
+  for (const auto& [digest, group] : groups) {
+    if (digest == digest_ || group.map->epoch == 0 || group.named <= most) continue;
+    if (!is_later(group) && group.fresh_count == 0) continue;  // the node may not have looked yet
+    most = group.named;
+    best = &group;
   }
+  // All report a cluster and none is in force: any of their maps is an improvement.
+  const bool all_know = std::ranges::all_of(groups, [](const auto& each) { return each.first != 0; });
+  if (best == nullptr && epoch_ == 0 && all_know) {
+    best = &std::ranges::max_element(groups, {}, [](const auto& each) {
+              return std::pair(each.second.named, each.second.epoch());
+            })->second;
+  }
+  return best;
+}
+
+const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint now) {
+  const Poll poll = take_poll(voters, now);
+  const Group* best = agreed(poll);
+  if (best == nullptr) best = alone(poll);
+  if (best == nullptr) best = best_named(poll);
   if (best == nullptr) return nullptr;
   chosen_ = *best->map;
   chosen_.epoch = best->epoch();

@@ -77,6 +77,19 @@ class MapVotes {
     std::size_t named = 0;                       ///< Answering nodes that own something by this map.
     std::uint64_t epoch() const;
   };
+  struct Elector {
+    const Vote* vote = nullptr;
+    bool is_own = false;
+  };
+  struct Poll {
+    std::map<std::string, Elector> electors;  ///< By id. Links to one node are one voter, by its latest vote.
+    std::map<std::uint64_t, Group> groups;    ///< By digest.
+    std::size_t unheard = 0, silent_count = 0;
+  };
+  Poll take_poll(std::span<const Voter> voters, TimePoint now) const;
+  const Group* agreed(const Poll& poll);            ///< 1, 4 and 5.
+  const Group* alone(const Poll& poll) const;       ///< 2.
+  const Group* best_named(const Poll& poll) const;  ///< 3.
   bool is_silent(std::size_t node, TimePoint now) const;
   bool is_later(const Group& group) const;
   bool has_left(const std::string& id, const ClusterStatus& map) const;

@@ -56,18 +56,12 @@ ClientConfig checked(ClientConfig config) {
   return config;
 }
 
-std::shared_ptr<const ClusterMap> make_map(const ClientConfig& config) {
-  std::vector<ClusterMap::Node> nodes;
-  for (const NodeConfig& node : config.nodes) nodes.push_back({node.name, node.weight});
-  return std::make_shared<const ClusterMap>(nodes, config.extent_blocks);
-}
-
 }  // namespace
 
 ClientCore::ClientCore(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
                        verbs::Provider* verbs)
     : shared(std::make_shared<ClientShared>(std::move(executor), checked(std::move(config)), network, clock, verbs)),
-      map(make_map(shared->config)),
+      map(list_map()),
       map_event(shared->executor),
       hot_sets(map->node_count()),
       hedger(shared->config.hedge_share, shared->config.hedge_after_min, shared->config.hedge_after_max) {

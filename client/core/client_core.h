@@ -46,8 +46,7 @@ struct ClientCore {
   /// For a chain, or a set's blocks: every place of a copy, also those from before a change of the map. Several for
   /// one node, if a copy may lie there in different parts.
   std::vector<OwnedChain> split_copies(Space space, Hashes hashes) const;
-  /// Hot blocks matter only if chains are cut into extents on several nodes.
-  bool has_hot_roots() const { return map->node_count() > 1 && map->has_extents(); }
+  bool has_hot_roots() const { return map->node_count() > 1; }
   /// The map for lookups and puts now: without the nodes that do not answer, which it probes. Others stand in for
   /// those as if they had left, so every client that sees the same nodes finds the same owners.
   std::shared_ptr<const ClusterMap> reachable_map();
@@ -66,19 +65,19 @@ struct ClientCore {
   /// Whether the owner of the block at `position` is replaced by a stand-in.
   bool is_owner_away(Hashes chain, std::size_t position, std::size_t hot_blocks) const;
   /// `group` is notified of the end. The call may have ended on return.
-  void start(Call& call, std::size_t node, Space space, CallGroup& group, TimePoint until) {
-    call.space = static_cast<std::uint32_t>(space);
+  void start(Call& call, std::size_t node, CallGroup& group, TimePoint until) {
     call.group = &group;
     links[node]->start(call, until);
+  }
+  void start(Call& call, std::size_t node, Space space, CallGroup& group, TimePoint until) {
+    call.space = static_cast<std::uint32_t>(space);
+    start(call, node, group, until);
   }
   /// One call to each member, in their order.
   template <class C>
   void start_on_each(std::vector<C>& calls, CallGroup& group, TimePoint until) {
     KV_ASSERT(calls.size() == members.size());
-    for (std::size_t i = 0; i < calls.size(); ++i) {
-      calls[i].group = &group;
-      links[members[i]]->start(calls[i], until);
-    }
+    for (std::size_t i = 0; i < calls.size(); ++i) start(calls[i], members[i], group, until);
   }
   // The cluster's map (cluster/follow.cc).
   void follow(const NodeLink& node,
@@ -91,6 +90,7 @@ struct ClientCore {
   void node_failed();
   void adopt(ClusterStatus status);
   void adopt_list();
+  std::shared_ptr<const ClusterMap> list_map() const;  ///< Over all numbers; what is not in the list owns nothing.
   void set_link(std::size_t node, const ClusterStatus::Node& member);
   std::shared_ptr<ClientShared> shared;
   /// Nodes are numbered. A number belongs to its node while that is in the cluster; later another node may get it. At

@@ -34,7 +34,7 @@ struct LeaseEntry {
 class ClientLeases {
  public:
   Lease keep(LeaseEntry entry, TimePoint now);
-  std::vector<LeasePart> take(Lease lease);  ///< Empty: unknown.
+  std::vector<LeasePart> take(Lease lease);  ///< Empty: none, or unknown.
 
  private:
   std::map<std::uint64_t, LeaseEntry> leases_;  ///< In order of grant.

@@ -6,6 +6,7 @@
 // few seconds, so that a client discovers nodes that its map has hidden from it.
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <numeric>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -146,20 +147,19 @@ void ClientCore::adopt_list() {
     hot_sets.forget_node(node, now);
     hedger.forget_node(node);
   }
-  members.clear();
-  std::vector<ClusterMap::Node> nodes;
-  for (std::size_t node = 0; node < links.size(); ++node) {
-    if (node < own_count) {
-      members.push_back(node);
-      nodes.push_back({shared->config.nodes[node].name, shared->config.nodes[node].weight});
-    } else {
-      nodes.push_back({" " + std::to_string(node), 0});
-    }
-  }
+  members.resize(own_count);
+  std::iota(members.begin(), members.end(), std::size_t{0});
   hot_sets.forget_places();
-  map = std::make_shared<const ClusterMap>(nodes, shared->config.extent_blocks);
+  map = list_map();
   shared->map_epoch = 0;
   cluster = {};
+}
+
+std::shared_ptr<const ClusterMap> ClientCore::list_map() const {
+  std::vector<ClusterMap::Node> nodes;
+  for (const NodeConfig& node : shared->config.nodes) nodes.push_back({node.name, node.weight});
+  while (nodes.size() < links.size()) nodes.push_back({" " + std::to_string(nodes.size()), 0});
+  return std::make_shared<const ClusterMap>(nodes, shared->config.extent_blocks);
 }
 
 /// Nodes that stay keep their numbers, and with them their connections, hot root reports and leases.

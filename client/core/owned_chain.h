@@ -13,15 +13,15 @@
 
 namespace kv {
 
-/// The part of a chain, or of a set's blocks, in one request to a node. With extents: one extent, which the node treats
-/// as a chain of its own. So its blocks do not depend on the node's other extents, and a change of the map affects only
-/// the extents it moves. Without extents, and for a set: all the node's blocks. Consecutive blocks are not copied.
+/// The part of a chain, or of a set's blocks, in one request to a node. Of a chain: one extent, borrowed, which the
+/// node treats as a chain of its own. So its blocks do not depend on the node's other extents, and a change of the map
+/// affects only the extents it moves. Of a set: all the node's blocks.
 struct OwnedChain {
   std::size_t node = 0;
   Hashes hashes;
-  std::span<const std::uint32_t> positions;  ///< In the whole chain; empty: first, first + 1, ...
+  std::span<const std::uint32_t> positions;  ///< Of a set's blocks in the caller's list; empty: first, first + 1, ...
   std::size_t first = 0;
-  std::size_t anchor = 0;  ///< With extents: index of the hash that determines the owner.
+  std::size_t anchor = 0;  ///< Of an extent: the index in `hashes` of the one that determines the owner.
   std::size_t position(std::size_t i) const { return positions.empty() ? first + i : positions[i]; }
 
   std::span<const std::uint32_t> group_counts;  ///< For a set with groups: how they cut the names.
@@ -29,10 +29,9 @@ struct OwnedChain {
   std::vector<BlockHash> own_hashes;
   std::vector<std::uint32_t> own_positions, own_group_counts;
 };
+OwnedChain extent_of(Hashes chain, const ClusterMap::Extent& extent);
 /// The requests for `chain`, a chain from its first block on. Borrows it; the elements must not be copied afterwards.
 std::vector<OwnedChain> split_chain(const ClusterMap& map, Hashes chain, std::size_t hot_blocks = 0);
-/// The same for some of its extents.
-std::vector<OwnedChain> split_extents(const ClusterMap& map, Hashes chain, std::span<const ClusterMap::Extent> extents);
 /// The same for blocks that stand alone, or groups cut by `group_counts`. A group goes whole to the owner of its first
 /// name, so that one node can report whether all of it is held.
 std::vector<OwnedChain> split_set(const ClusterMap& map, Hashes blocks,

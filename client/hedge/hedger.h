@@ -9,7 +9,6 @@
 #include "base/assert.h"
 #include "client/hedge/latencies.h"
 #include "client/link/call.h"
-#include "index/block_hash.h"
 
 namespace kv {
 
@@ -88,22 +87,6 @@ class LateAlarm final : public DeadlineEntry {
 
   DeadlineQueue& queue_;
   CallGroup& group_;
-};
-
-/// Asks whether a node has all of a part of a chain, before fetching the bytes there.
-class HoldsCall final : public Call {
- public:
-  HoldsCall() { type = FrameType::kMatch; }
-  Hashes hashes;
-
-  std::size_t found() const { return error() ? 0 : found_; }
-  bool has_all() const { return !error() && found_ == hashes.size(); }
-
- private:
-  error_code send(CallSession& session) override;
-  std::string on_last(const FrameReader::Frame& frame) override;
-
-  std::size_t found_ = 0;
 };
 
 }  // namespace kv

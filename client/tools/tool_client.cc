@@ -50,12 +50,11 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
       ->type_name("URL");
   app.add_option(
          "--extent-blocks", options.extent_blocks,
-         "With several nodes: one block of a chain in so many begins an extent, which lies on one node; 1 places "
-         "each block alone. Equal on all clients of a cluster")
+         "One block of a chain in so many begins an extent, which lies on one node. Equal on all clients of a list")
       ->check(CLI::Range(std::size_t{1}, ClusterMap::kExtentBlocksLimit))
       ->capture_default_str();
   app.add_option("--hedge-share", options.hedge_share,
-                 "With several nodes and extents: at most this share of reads is asked of a second node as well, where "
+                 "With several nodes: at most this share of reads is asked of a second node as well, where "
                  "the first is late; 0: none is")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();

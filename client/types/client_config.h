@@ -30,21 +30,20 @@ struct ClientConfig {
   /// places blocks by the ids, weights and extents of its map, and follows its changes. Otherwise the list is static.
   std::vector<NodeConfig> nodes;
   bool follow_cluster = true;  ///< False: the list is static in any case.
-  /// One block of a chain in this many begins an *extent*, which lies on one node (docs/cluster.md); 1..1048576. 1:
-  /// each block alone. Equal on all clients of a cluster; otherwise they do not find each other's blocks.
-  std::size_t extent_blocks = 1;
+  /// One block of a chain in this many begins an *extent*, which lies on one node (docs/cluster.md); 1..1048576. Equal
+  /// on all clients of a static list; otherwise they do not find each other's blocks.
+  std::size_t extent_blocks = 256;
   std::string identity = "client";                ///< For the node's logs and limits.
   std::size_t connections_per_node = 2;           ///< 1..64. Keeps lookups from waiting behind large transfers.
   Duration connect_timeout = 1s;                  ///< Connect and hello.
   Duration backoff_min = 50ms, backoff_max = 5s;  ///< Between reconnects; doubled each time, with full jitter.
   std::size_t breaker_failures = 5;               ///< Consecutive failures (slow counts) that open a node's breaker.
   Duration breaker_open = 1s;                     ///< Then one call probes.
-  /// With extents (extent_blocks above 1): if an owner does not answer, its blocks are looked up and stored where they
-  /// would belong after it left, and where second copies lie (docs/cluster.md). False: they are misses until then.
+  /// If an owner does not answer, its blocks are looked up and stored where they would belong after it left, and where
+  /// second copies lie (docs/cluster.md). False: they are misses until then.
   bool stand_ins = true;
-  /// With extents: a match or get also goes to the second node, which has any second copies (docs/cluster.md), once its
-  /// node has not begun to answer for longer than 99 of 100 of its recent answers. Bound on the share of such reads,
-  /// 0..1; 0: never.
+  /// A match or get also goes to the second node, which has any second copies (docs/cluster.md), once its node has not
+  /// begun to answer for longer than 99 of 100 of its recent answers. Bound on the share of such reads, 0..1; 0: never.
   double hedge_share = 0.02;
   Duration hedge_after_min = 1ms, hedge_after_max = 200ms;  ///< Bounds on that wait.
   /// This client's zone: among equal nodes, those of the same zone are asked. Empty: any node.

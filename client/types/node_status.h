@@ -26,7 +26,7 @@ struct NodeStatus {
 /// The members of the cluster, as of one epoch.
 struct ClusterStatus {
   std::uint64_t epoch = 0;  ///< 0: a static list, or no map received yet.
-  std::size_t extent_blocks = 1;
+  std::size_t extent_blocks = 256;
   struct Node {
     std::string id, zone;
     std::vector<std::string> endpoints;

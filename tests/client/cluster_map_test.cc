@@ -204,7 +204,7 @@ class RuleTest : public testing::Test {
       }
       if (kind == 0) std::fill(hash.bytes.begin() + 8, hash.bytes.end(), std::byte{0});
       if (kind == 1) std::fill(hash.bytes.begin(), hash.bytes.end() - 8, std::byte{0});
-      if (kind == 2 && extent_blocks_ > 1 && is_natural(hash)) continue;
+      if (kind == 2 && extent_blocks_ > 1 && is_natural(hash)) continue;  // of 1, all are
       if (kind == 3 && !is_natural(hash)) continue;
       chain.push_back(hash);
     }
@@ -217,7 +217,6 @@ class RuleTest : public testing::Test {
                                  std::size_t hot_blocks = 0) const {
     std::vector<std::string> owners;
     if (chain.empty()) return owners;
-    if (extent_blocks_ == 1) hot_blocks = 0;
     std::size_t anchor = std::min(hot_blocks, chain.size() - 1);
     for (std::size_t i = 0; i < chain.size(); ++i) {
       if (i > anchor && (is_natural(chain[i]) || i - anchor == 4 * extent_blocks_)) anchor = i;
@@ -256,13 +255,10 @@ TEST_F(RuleTest, OwnersAreWhatTheModelSaysOnEveryClientAndForEveryPrefix) {
     std::vector<OwnedChain> parts = split_chain(map, chain_);  // what nodes are asked
     std::size_t count = 0;
     for (const OwnedChain& part : parts) {
-      ASSERT_TRUE(std::is_sorted(part.positions.begin(), part.positions.end()));
+      ASSERT_TRUE(part.positions.empty()) << "an extent is one piece";
       for (std::size_t i = 0; i < part.hashes.size(); ++i) {
         ASSERT_EQ(part.hashes[i], chain_[part.position(i)]);
         ASSERT_EQ(nodes_[part.node].name, owners[part.position(i)]);
-      }
-      if (map.has_extents()) {
-        ASSERT_TRUE(part.positions.empty()) << "an extent is one piece";
       }
       count += part.hashes.size();
     }
@@ -280,7 +276,7 @@ TEST_F(RuleTest, TheFirstExtentIsPlacedByTheBlockBehindTheHotRoot) {
     ASSERT_EQ(owners, model(map, chain_, hot_blocks));
     const auto extents = map.extents(chain_, hot_blocks);
     for (std::size_t i = 0; i < extents.size(); ++i) {  // 4
-      const std::size_t root = i == 0 && extent_blocks_ > 1 ? std::min(hot_blocks, chain_.size() - 1) : 0;
+      const std::size_t root = i == 0 ? std::min(hot_blocks, chain_.size() - 1) : 0;
       ASSERT_LE(extents[i].end - extents[i].begin - root, map.extent_blocks_max());
     }
     if (hot_blocks >= chain_.size()) continue;
@@ -395,9 +391,15 @@ TEST(ClusterMapTest, AGroupOfNamesLiesWhereItsFirstNameBelongs) {
   EXPECT_EQ(group_count, groups.size());
 }
 
-TEST(ClusterMapTest, OneNodeOwnsEverythingInOneExtent) {
-  const ClusterMap map(nodes_named({"a"}), 1);
-  EXPECT_EQ(map.extents(random_hashes(1000, 7)).size(), 1u);
+TEST(ClusterMapTest, OneNodeOwnsEverythingInTheExtentsThatManyNodesWouldOwn) {
+  const ClusterMap map(nodes_named({"a"})), other(nodes_named({"a", "b", "c"}));
+  const auto chain = random_hashes(5000, 7);
+  const auto extents = map.extents(chain), others = other.extents(chain);
+  ASSERT_EQ(extents.size(), others.size());
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    EXPECT_EQ(extents[i].node, 0u);
+    EXPECT_EQ(extents[i].end, others[i].end);
+  }
   EXPECT_TRUE(map.extents({}).empty());
 }
 

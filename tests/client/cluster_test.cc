@@ -190,21 +190,6 @@ TEST_F(ClusterTest, ALongHitTakesThreeRoundsAndAGapEndsThem) {
   EXPECT_EQ(calls(), owners_of(chain, extents.size())) << "each extent is asked for once";
 }
 
-TEST_F(ClusterTest, WhereEachBlockStandsAloneAMatchIsOneRoundToAllOwners) {
-  config.extent_blocks = 1;
-  client = make_client();
-  space = loop.run(client->open(record, 5s)).value();
-  loop.run(client->ping(5s)).value();
-  const auto chain = long_chain();
-  calls();
-  EXPECT_EQ(match(chain), 0u);
-  EXPECT_THAT(calls(), testing::Each(1u));
-  put(chain);
-  calls();
-  EXPECT_EQ(match(chain), chain.size());
-  EXPECT_THAT(calls(), testing::Each(1u));
-}
-
 TEST_F(ClusterTest, AGetGoesToTheOwnersOfWhatWasFound) {
   const auto chain = long_chain();
   const std::size_t stored = map->extents(chain)[1].end;
@@ -595,13 +580,6 @@ TEST_F(HotRootTest, LeasesOfPlacesThatWereGivenUpEnd) {
     client->release(found.lease);
     wait_for_leases(0);
   }
-}
-
-TEST_F(HotRootTest, WhereEachBlockIsAnExtentNothingIsCounted) {
-  config.extent_blocks = 1;
-  another_client();
-  heat();
-  for (const auto& node : nodes) EXPECT_EQ(node->hot_block_count(), 0u) << node->name();
 }
 
 TEST_F(HotRootTest, ClientsOfEveryAgeFindOneAnothersBlocksAndNeverAWrongByte) {

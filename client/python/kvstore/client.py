@@ -141,7 +141,7 @@ class Client:
         verify: bool = True,
         busy_poll: Seconds = 0.0,
         wait_while_away: bool = False,
-        extent_blocks: int = 1,
+        extent_blocks: int = 256,
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
         tls_ca: str | os.PathLike[str] | None = None,

@@ -292,8 +292,6 @@ std::string unmoved_on_the_way(const ClusterReport& report, const std::string& n
   const auto serves_beside = [&](const ClusterStatus::Node& each) {
     return each.id != node_id && each.is_serving && report.map.weight_of(each) > 0;
   };
-  if (drain && report.map.extent_blocks <= 1)
-    return "nothing is handed over where each block is an extent of its own (cluster-extent-blocks 1)";
   if (drain && std::ranges::none_of(report.map.nodes, serves_beside))
     return "no other node serves, so nothing was handed over";
   std::string text;

@@ -155,7 +155,7 @@ void Mover::retarget(const ClusterView& view) {
     drop_hands();
     copied_until_ = TimePoint::min();  // the second in line may be another node now
   };
-  if (!has_owner || view.extent_blocks <= 1) return give_up_target();  // no node is left to hand blocks to
+  if (!has_owner) return give_up_target();  // no node is left to hand blocks to
   const auto is_same = [](const NodeConfig& a, const NodeConfig& b) {
     return a.name == b.name && a.weight == b.weight && a.endpoint == b.endpoint;
   };

@@ -63,8 +63,7 @@ struct MoverConfig {
 /// owners have changed or a member was restarted, the latest first; passes are kCopyPause apart, at the same rate and
 /// with the same ages as a hand-over.
 /// Neither handed over nor copied: blocks that are on disk only (a disk stays with its node), sets (a node cannot see
-/// which names belong together), and retention. With extent_blocks 1 (each block an extent of its own) the mover moves
-/// no blocks.
+/// which names belong together), and retention.
 /// Thread safety: none; on one executor, which must be single-threaded. The boards: any thread.
 class Mover {
  public:

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--deadline", type=float, default=0.05, metavar="SECONDS", help="of a query (0.05)")
     parser.add_argument("--deadline-max", type=float, default=1.0, metavar="SECONDS", help="that a query may ask (1)")
-    parser.add_argument("--extent-blocks", type=int, default=1, metavar="N", help="as the cluster's other clients (1)")
+    parser.add_argument("--extent-blocks", type=int, default=256, metavar="N", help="as the list's other clients (256)")
     parser.add_argument("--body-bytes-max", type=int, default=8 << 20, metavar="N", help="of a request (8388608)")
     parser.add_argument("--connections-max", type=int, default=128, metavar="N", help="at once (128)")
     given = parser.parse_args(arguments)
