@@ -4,6 +4,7 @@
 //   options.h             sizes and durations as people write them
 //   text_table.h          tables for people; numbers, sizes and times as text
 //   json_text.h           documents for scripts
+//   progress_line.h       one line that is rewritten, while a person waits
 //   latency_histogram.h   durations of calls
 //   tool_client.h         a client on the calling thread, and the options that name nodes
 //   node_stats.h          what nodes say about themselves

@@ -82,6 +82,8 @@ std::pair<CLI::App*, Options*> add_ctl_command(CLI::App& app, const std::string&
 void print_answer(bool as_json, const nlohmann::json& document, const TextTable& table);
 void print_answer(bool as_json, const nlohmann::json& document, const std::function<void()>& print_text);
 
+/// Says on standard error that a node was silent, and why, and lists it in the document.
+void note_if_silent(const NodeSaid& node, nlohmann::json& document);
 /// Status 1 if a node was silent, after the others' answers were printed, for scripts and probes.
 template <class Nodes>
 void fail_if_silent(const Nodes& nodes) {
