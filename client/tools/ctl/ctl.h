@@ -62,7 +62,8 @@ void confirm(const std::string& verb, const std::string& what, bool is_sure);
 void add_sure_flag(CLI::App& command, bool& is_sure);
 
 struct CtlOptions {
-  ConnectionOptions node{.endpoints = {}, .transport = {}, .deadline = 2s};
+  CtlOptions() { node.deadline = 2s; }
+  ConnectionOptions node;
   bool json = false;
 };
 
