@@ -1,4 +1,5 @@
-// client/c/gpu_c_arguments.h: a C caller's arguments, checked, in the types of the C++ functions.
+// client/c/gpu_c_arguments.h: the types behind kvstore_gpu.h's handles; and a C caller's arguments, checked, in the
+// types of the C++ functions.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,18 @@
 
 #include "base/assert.h"
 #include "client/c/c_status.h"
-#include "client/c/gpu_c_types.h"
+#include "client/kvstore_gpu.h"
 #include "gpu/device/cuda_module.h"
+#include "gpu/layout.h"
 #include "gpu/operation.h"
 #include "gpu/rows.h"
+
+struct kvs_layout {
+  kv::Layout layout;
+};
+struct kvs_cache {
+  kv::BoundLayout bound;
+};
 
 namespace kv::c_api {
 

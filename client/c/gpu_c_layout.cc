@@ -3,8 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/c/c_status.h"
-#include "client/c/gpu_c_types.h"
+#include "client/c/gpu_c_arguments.h"
 #include "gpu/named_layouts.h"
 #include "gpu/verified.h"
 
