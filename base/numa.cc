@@ -17,19 +17,13 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "base/kernel_files.h"
 
 namespace kv {
 namespace {
 
 constexpr unsigned kNumberMax = 8191;  ///< For nodes and processors; kernels are built for less.
 constexpr std::size_t kPageBytes = 4096;
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 /// The bytes of "Node 0 MemFree:   18915748 kB", by name; 0 if the file lacks the name.
 std::uint64_t node_memory(const std::string& meminfo, const std::string& name) {
@@ -46,12 +40,8 @@ std::uint64_t node_memory(const std::string& meminfo, const std::string& name) {
 
 /// Nodes whose memory this process may use; empty if the kernel does not say.
 std::optional<std::vector<unsigned>> allowed_memory_nodes(const std::string& root) {
-  constexpr std::string_view kName = "Mems_allowed_list:";
-  std::ifstream file(root + "/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(kName)) return parse_number_list(std::string_view(line).substr(kName.size()));
-  }
-  return std::nullopt;
+  const std::string list = kernel_value(root + "/proc/self/status", "Mems_allowed_list");
+  return list.empty() ? std::nullopt : parse_number_list(list);
 }
 
 std::vector<unsigned> online_nodes(const std::string& folder) {

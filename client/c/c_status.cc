@@ -20,6 +20,7 @@ int fail(int status, const char* text) noexcept {
 }
 int fail(int status, const std::string& text) noexcept { return fail(status, text.c_str()); }
 void refuse(int status, const std::string& text) { throw Refused{fail(status, text)}; }
+void refuse(error_code error) { throw Refused{fail(error)}; }
 int fail(error_code error) { return fail(status_of(error), error.message()); }
 
 int status_of(error_code error) {

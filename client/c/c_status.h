@@ -31,6 +31,7 @@ struct Refused {
 /// Ends a guarded call as fail() does, from any depth: for wrong arguments. The nodes' answers are returned instead,
 /// since they may fail often.
 [[noreturn]] void refuse(int status, const std::string& text);
+[[noreturn]] void refuse(error_code error);
 
 /// Allowed sizes of a caller's struct. Above 64 KiB it is no struct but something misplaced.
 inline void check_struct_size(const char* field, std::size_t size, std::size_t least) {
@@ -57,15 +58,13 @@ T read_struct(const T* from, const char* name = "a struct pointer") {
   return to;
 }
 
-/// Returns KVS_OK.
 template <class T>
-int write_struct(T value, T* to) {
+void write_struct(T value, T* to) {
   if (to == nullptr) refuse(KVS_BAD_REQUEST, "a result pointer is NULL");
   const std::size_t size = to->struct_size;
   check_struct_size("struct_size", size, sizeof(std::size_t));
   value.struct_size = size;
   std::memcpy(static_cast<void*>(to), &value, std::min(size, sizeof value));
-  return KVS_OK;
 }
 
 /// Writes text and a zero byte, as in kvs_metrics_text().

@@ -73,21 +73,12 @@ void use_device(int number, Run* run, std::initializer_list<const kvs_cache*> ca
   }
   // Restored when `run` goes: the current device is the engine's own state, per thread.
   run->device.emplace(*run->cuda, device);
-  if (!run->device->status) throw Refused{fail_cuda(run->device->status.error())};
+  if (!run->device->status) refuse_cuda(run->device->status.error());
 }
 
 Rotation read_rotation(const kvs_operation& from, std::int64_t row_count) {
-  if (from.rope_style != KVS_NEOX && from.rope_style != KVS_GPTJ) {
-    refuse_value("operation: rope_style", from.rope_style, "KVS_NEOX or KVS_GPTJ");
-  }
-  if (from.rotary_size < 2 || from.rotary_size % 2 != 0 || from.rotary_size > kRotarySizeMax) {
-    // Both sides of the rotation keep tables of a fixed size on the stack or in shared memory: kRotarySizeMax.
-    refuse_value("operation: rotary_size", from.rotary_size, "even, from 2 to 1024");
-  }
-  if (from.frequencies == nullptr) refuse(KVS_BAD_REQUEST, "operation: frequencies is NULL");
-  if (from.frequency_count != static_cast<std::size_t>(from.rotary_size / 2)) {
-    refuse_value("operation: frequency_count", static_cast<std::int64_t>(from.frequency_count), "half of rotary_size");
-  }
+  // Both sides of the rotation keep tables of a fixed size on the stack or in shared memory: kRotarySizeMax.
+  check_rotation("operation", from, kRotarySizeMax, "even, from 2 to 1024");
   if (from.deltas != nullptr && from.delta_count < static_cast<std::uint64_t>(row_count)) {
     refuse_value("operation: delta_count", static_cast<std::int64_t>(from.delta_count), "one for each row");
   }
@@ -198,24 +189,24 @@ Operation read_operation(const kvs_operation* given, std::int64_t row_count, con
   return operation;
 }
 
-int fail_cuda(error_code error) {
+void refuse_cuda(error_code error) {
   constexpr int kInvalidHandle = 400;  // cudaErrorInvalidResourceHandle, of a launch
   if (error.category().name() == std::string_view("cuda") && error.value() == kInvalidHandle) {
-    return fail(KVS_BAD_REQUEST, "run: stream: is no stream, or belongs to another CUDA device than the pages");
+    refuse(KVS_BAD_REQUEST, "run: stream: is no stream, or belongs to another CUDA device than the pages");
   }
-  return fail(error);
+  refuse(error);
 }
 
-int fail_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation) {
+void refuse_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation) {
   if (error == Errc::kMismatch) {
-    const auto flaw = explain_mismatch(to, from, operation);
-    return flaw ? fail(KVS_MISMATCH, flaw->text) : fail(error);
+    if (const auto flaw = explain_mismatch(to, from, operation)) refuse(KVS_MISMATCH, flaw->text);
+    refuse(error);
   }
   if (error == Errc::kBadRequest) {
-    return fail(KVS_BAD_REQUEST, "an id is not within the " + std::to_string(to.slot_count()) + " slots of " + to.name +
-                                     " or the " + std::to_string(from.slot_count()) + " of " + from.name);
+    refuse(KVS_BAD_REQUEST, "an id is not within the " + std::to_string(to.slot_count()) + " slots of " + to.name +
+                                " or the " + std::to_string(from.slot_count()) + " of " + from.name);
   }
-  return fail_cuda(error);
+  refuse_cuda(error);
 }
 
 }  // namespace kv::c_api

@@ -1,18 +1,29 @@
-// client/c/gpu_c_arguments.h: a C caller's arguments, checked, in the types of the C++ functions.
+// client/c/gpu_c_arguments.h: the types behind kvstore_gpu.h's handles; and a C caller's arguments, checked, in the
+// types of the C++ functions.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/assert.h"
 #include "client/c/c_status.h"
-#include "client/c/gpu_c_types.h"
+#include "client/kvstore_gpu.h"
 #include "gpu/device/cuda_module.h"
+#include "gpu/layout.h"
 #include "gpu/operation.h"
 #include "gpu/rows.h"
+
+struct kvs_layout {
+  kv::Layout layout;
+};
+struct kvs_cache {
+  kv::BoundLayout bound;
+};
 
 namespace kv::c_api {
 
@@ -25,6 +36,21 @@ int gpu_call(Body body) noexcept {
 
 /// "field: value is not allowed".
 [[noreturn]] void refuse_value(const std::string& field, std::int64_t value, const std::string& allowed);
+
+/// Refuses a wrong field of a rotation in the struct `name`.
+template <class Given>
+void check_rotation(const std::string& name, const Given& from, std::int64_t size_max, const std::string& sizes) {
+  if (from.rope_style != KVS_NEOX && from.rope_style != KVS_GPTJ) {
+    refuse_value(name + ": rope_style", from.rope_style, "KVS_NEOX or KVS_GPTJ");
+  }
+  if (from.rotary_size < 2 || from.rotary_size % 2 != 0 || from.rotary_size > size_max) {
+    refuse_value(name + ": rotary_size", from.rotary_size, sizes);
+  }
+  if (from.frequencies == nullptr) refuse(KVS_BAD_REQUEST, name + ": frequencies is NULL");
+  if (from.frequency_count != static_cast<std::size_t>(from.rotary_size / 2)) {
+    refuse_value(name + ": frequency_count", static_cast<std::int64_t>(from.frequency_count), "half of rotary_size");
+  }
+}
 
 /// Where a call runs. The caller's device, if named, is the thread's current one during this object's life.
 struct Run {
@@ -41,15 +67,37 @@ struct Run {
 int read_device_number(const CudaModule& cuda, const char* field, int number);
 bool has_cuda();
 
+/// A caller's list as 64-bit numbers: itself, or a copy.
+template <class Id>
+struct WideList {
+  WideList(const Id* from, std::size_t count) {
+    if constexpr (sizeof(Id) == 8) {
+      list = {from, count};
+    } else {
+      copy.assign(from, from + count);
+      list = copy;
+    }
+  }
+  std::vector<std::int64_t> copy;
+  std::span<const std::int64_t> list;
+};
+
 /// The rows of a call on the side of `layout`. Ids are unchecked: they may be in device memory.
 Rows read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_count);
 /// `to`: the layout that determines the scales of quantised components.
 Operation read_operation(const kvs_operation* given, std::int64_t row_count, const Layout& to);
 
-/// The status and text for an error of the CUDA module that the arguments do not explain.
-int fail_cuda(error_code error);
-inline int told(const Result<void>& done) { return done ? KVS_OK : fail_cuda(done.error()); }
-/// The status and text for an error of permute() and its like.
-int fail_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation);
+/// For an error of the CUDA module that the arguments do not explain.
+[[noreturn]] void refuse_cuda(error_code error);
+inline void demand(const Result<void>& done) {
+  if (!done) refuse_cuda(done.error());
+}
+[[noreturn]] void refuse_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation);
+[[noreturn]] void refuse_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation);
+/// For an error of permute() and its like, if `done` has one.
+template <class T>
+void demand(const Result<T>& done, const Layout& to, const Layout& from, const Operation& operation) {
+  if (!done) refuse_permute(done.error(), to, from, operation);
+}
 
 }  // namespace kv::c_api

@@ -68,55 +68,50 @@ int kvs_checksum_seed(const char* record, const kvs_hash* hash, uint64_t* seed) 
 int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks, const uint64_t* seeds,
                          size_t block_count, const uint64_t* sums, size_t sum_count, const kvs_operation* operation,
                          const kvs_where* run, size_t* verified) {
-  return gpu_call([&]() -> int {
-    if (verified == nullptr) return fail(KVS_BAD_REQUEST, "verified is NULL");
+  return gpu_call([&] {
+    if (verified == nullptr) refuse(KVS_BAD_REQUEST, "verified is NULL");
     const BlockCall call =
         read_block_call(true, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run);
     // Its result, the number of good blocks, would need a wait on a device; the enqueued form writes verdicts instead.
-    if (call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_scatter_verified runs on the host; enqueue it on a device");
+    if (call.run.cuda) refuse(KVS_UNSUPPORTED, "kvs_scatter_verified runs on the host; enqueue it on a device");
     const auto done = scatter_verified(cache->bound, call.rows, blocks->bound, {seeds, block_count}, {sums, sum_count},
                                        call.operation);
-    if (!done) return fail_permute(done.error(), cache->bound.layout, blocks->bound.layout, call.operation);
+    demand(done, cache->bound.layout, blocks->bound.layout, call.operation);
     KV_ASSERT(*done >= 0 && static_cast<std::size_t>(*done) <= block_count);
     *verified = static_cast<std::size_t>(*done);
-    return KVS_OK;
   });
 }
 
 int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, const kvs_rows* rows,
                               const uint64_t* seeds, size_t block_count, uint64_t* sums, size_t sum_count,
                               const kvs_operation* operation, const kvs_where* run) {
-  return gpu_call([&]() -> int {
+  return gpu_call([&] {
     const BlockCall call =
         read_block_call(false, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run);
-    if (call.run.cuda) {
-      // Computed where the bytes are: reading them back over the bus would cost as much as staging saves.
-      const VerifiedBlocks all{.block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .sums = sums};
-      const auto enqueued = call.run.cuda->gather_with_checksums(
-          blocks->bound, cache->bound, call.rows, all, call.operation, call.run.stream, call.run.block_count_max);
-      return enqueued ? KVS_OK
-                      : fail_permute(enqueued.error(), blocks->bound.layout, cache->bound.layout, call.operation);
-    }
-    const auto done = gather_with_checksums(blocks->bound, cache->bound, call.rows, {seeds, block_count},
-                                            {sums, sum_count}, call.operation);
-    return done ? KVS_OK : fail_permute(done.error(), blocks->bound.layout, cache->bound.layout, call.operation);
+    // Computed where the bytes are: reading them back over the bus would cost as much as staging saves.
+    const VerifiedBlocks all{.block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .sums = sums};
+    const auto done =
+        call.run.cuda ? call.run.cuda->gather_with_checksums(blocks->bound, cache->bound, call.rows, all,
+                                                             call.operation, call.run.stream, call.run.block_count_max)
+                      : gather_with_checksums(blocks->bound, cache->bound, call.rows, {seeds, block_count},
+                                              {sums, sum_count}, call.operation);
+    demand(done, blocks->bound.layout, cache->bound.layout, call.operation);
   });
 }
 
 int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
                                  const uint64_t* seeds, size_t block_count, const uint64_t* sums, size_t sum_count,
                                  uint32_t* verdicts, const kvs_operation* operation, const kvs_where* run) {
-  return gpu_call([&]() -> int {
-    if (verdicts == nullptr && block_count > 0) return fail(KVS_BAD_REQUEST, "verdicts is NULL");
+  return gpu_call([&] {
+    if (verdicts == nullptr && block_count > 0) refuse(KVS_BAD_REQUEST, "verdicts is NULL");
     const BlockCall call =
         read_block_call(true, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run);
-    if (!call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_enqueue_scatter_verified runs on a device only");
+    if (!call.run.cuda) refuse(KVS_UNSUPPORTED, "kvs_enqueue_scatter_verified runs on a device only");
     const VerifiedBlocks all{
         .block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .expected = sums, .verdicts = verdicts};
     const auto enqueued = call.run.cuda->scatter_verified(cache->bound, call.rows, blocks->bound, all, call.operation,
                                                           call.run.stream, call.run.block_count_max);
-    return enqueued ? KVS_OK
-                    : fail_permute(enqueued.error(), cache->bound.layout, blocks->bound.layout, call.operation);
+    demand(enqueued, cache->bound.layout, blocks->bound.layout, call.operation);
   });
 }
 
@@ -144,20 +139,13 @@ void plan_keep(int mode, std::int64_t head_count, const std::int32_t* seq_lens, 
     if (row_count_max > kKeepRowsMax) refuse(KVS_TOO_LARGE, "seq_lens: more than 2^32 rows");
   }
   const std::size_t pairs = sequence_count * static_cast<std::size_t>(head_count);
-  std::vector<std::int64_t> wide;
-  std::span<const std::int64_t> first_slots;
-  if constexpr (sizeof(Id) == 8) {
-    first_slots = {given_slots, pairs};
-  } else {
-    wide.assign(given_slots, given_slots + pairs);
-    first_slots = wide;
-  }
+  const WideList first_slots(given_slots, pairs);
   const auto planned = plan_keep_rows({static_cast<KeepMode>(mode),
                                        head_count,
                                        {seq_lens, sequence_count},
                                        {windows, pairs},
                                        {offsets, has_offsets ? pairs : 0},
-                                       first_slots});
+                                       first_slots.list});
   if (!planned) {
     refuse(KVS_BAD_REQUEST, "windows, offsets: a window is longer than its sequence, or reaches beyond its end");
   }
@@ -187,23 +175,22 @@ int kvs_plan_keep_rows32(int mode, int64_t head_count, const int32_t* seq_lens, 
 
 int kvs_scatter_kept(const kvs_cache* cache, const kvs_keep_row* rows, size_t row_count, const kvs_cache* source,
                      const kvs_where* where) {
-  return gpu_call([&]() -> int {
+  return gpu_call([&] {
     if (cache == nullptr || source == nullptr || (rows == nullptr && row_count > 0)) {
-      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+      refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     }
     const Run run(where, {cache, source});
     const std::span list(reinterpret_cast<const KeepRow*>(rows), row_count);
     const auto kept = run.cuda
                           ? run.cuda->scatter_kept(cache->bound, list, source->bound, run.stream, run.block_count_max)
                           : scatter_kept(cache->bound, list, source->bound);
-    if (kept) return KVS_OK;
-    if (kept.error() == Errc::kMismatch) {
-      return fail(KVS_MISMATCH, cache->bound.layout.name + ": needs one head and the components of " +
-                                    source->bound.layout.name + ", of the same elements; int8 has no means");
+    if (!kept && kept.error() == Errc::kMismatch) {
+      refuse(KVS_MISMATCH, cache->bound.layout.name + ": needs one head and the components of " +
+                               source->bound.layout.name + ", of the same elements; int8 has no means");
     }
-    if (kept.error() == Errc::kBadRequest) {
-      return fail(KVS_BAD_REQUEST, "rows: a slot, token, head or count is not within the caches");
+    if (!kept && kept.error() == Errc::kBadRequest) {
+      refuse(KVS_BAD_REQUEST, "rows: a slot, token, head or count is not within the caches");
     }
-    return fail_cuda(kept.error());
+    demand(kept);
   });
 }

@@ -22,7 +22,7 @@ namespace {
 
 using namespace c_api;
 
-/// layouts::batched()'s error for this many tokens of this shape, or KVS_OK.
+/// Refuses with layouts::batched()'s error for this many tokens of this shape.
 void check_tokens(const TokenShape& shape, std::int64_t token_count) {
   const auto layout = layouts::batched({.block_count = shape.batch_count,
                                         .block_tokens = token_count,
@@ -37,17 +37,7 @@ void make_sink(const kvs_layer_options& from, kvs_layer* layer) {
   if (from.sink_tokens < 0 || from.sink_tokens >= from.token_capacity) {
     refuse_value("options: sink_tokens", from.sink_tokens, "from 0 to below token_capacity");
   }
-  if (from.rope_style != KVS_NEOX && from.rope_style != KVS_GPTJ) {
-    refuse_value("options: rope_style", from.rope_style, "KVS_NEOX or KVS_GPTJ");
-  }
-  if (from.rotary_size < 2 || from.rotary_size % 2 != 0 || from.rotary_size > kRotarySizeMax ||
-      from.rotary_size > from.key_size) {
-    refuse_value("options: rotary_size", from.rotary_size, "even, from 2 to 1024 and key_size");
-  }
-  if (from.frequencies == nullptr) refuse(KVS_BAD_REQUEST, "options: frequencies is NULL");
-  if (from.frequency_count != static_cast<std::size_t>(from.rotary_size / 2)) {
-    refuse_value("options: frequency_count", static_cast<std::int64_t>(from.frequency_count), "half of rotary_size");
-  }
+  check_rotation("options", from, std::min(kRotarySizeMax, from.key_size), "even, from 2 to 1024 and key_size");
   layer->frequencies.assign(from.frequencies, from.frequencies + from.frequency_count);
   const Rotation rotation{static_cast<RopeStyle>(from.rope_style - 1), from.rotary_size, layer->frequencies.data(),
                           nullptr, 0};
@@ -125,8 +115,8 @@ void kvs_layer_free(kvs_layer* layer) { delete layer; }
 
 int kvs_layer_update(kvs_layer* layer, const void* keys, const void* values, int64_t token_count,
                      kvs_layer_view* view) {
-  return gpu_call([&]() -> int {
-    if (layer == nullptr || keys == nullptr || values == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  return gpu_call([&] {
+    if (layer == nullptr || keys == nullptr || values == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     kvs_layer_view out = KVS_LAYER_VIEW_INIT;
     // Checked before an update is made whose view could not be returned.
     write_struct(out, view);
@@ -138,11 +128,10 @@ int kvs_layer_update(kvs_layer* layer, const void* keys, const void* values, int
     std::memcpy(bound.base(0, 0), keys, static_cast<std::size_t>(bound.layout.tensor_bytes(0)));
     std::memcpy(bound.base(0, 1), values, static_cast<std::size_t>(bound.layout.tensor_bytes(1)));
     const auto seen = layer->cache->update(added);
-    if (!seen) {
-      return seen.error() == Errc::kTooLarge
-                 ? fail(KVS_TOO_LARGE, "token_count: " + std::to_string(token_count) + " more than the cache holds")
-                 : fail(seen.error());
+    if (!seen && seen.error() == Errc::kTooLarge) {
+      refuse(KVS_TOO_LARGE, "token_count: " + std::to_string(token_count) + " more than the cache holds");
     }
+    if (!seen) refuse(seen.error());
     const BoundLayout& read = seen->tensor->layout();
     out.keys = read.base(0, 0);
     out.values = read.base(0, 1);
@@ -150,7 +139,7 @@ int kvs_layer_update(kvs_layer* layer, const void* keys, const void* values, int
     out.begin = seen->begin;
     out.end = seen->end;
     KV_ASSERT(out.begin >= 0 && out.begin <= out.end && out.end <= out.token_capacity);  // bounds of the caller's reads
-    return write_struct(out, view);
+    write_struct(out, view);
   });
 }
 
@@ -171,18 +160,18 @@ int kvs_layer_token_count(const kvs_layer* layer, int64_t* token_count) {
 }
 
 int kvs_layer_crop(kvs_layer* layer, int64_t token_count) {
-  return gpu_call([&]() -> int {
-    if (layer == nullptr) return fail(KVS_BAD_REQUEST, "layer is NULL");
+  return gpu_call([&] {
+    if (layer == nullptr) refuse(KVS_BAD_REQUEST, "layer is NULL");
     const std::int64_t before = layer->cache->token_count();
     if (token_count < -before || token_count > before) {
       refuse_value("token_count", token_count, "within " + std::to_string(before) + " tokens");
     }
     const auto cropped = layer->cache->crop(token_count);
-    if (cropped) return KVS_OK;
-    return cropped.error() == Errc::kUnsupported
-               ? fail(KVS_UNSUPPORTED, "token_count: " + std::to_string(token_count) +
-                                           " leaves tokens to be read that are gone, or cuts a quantised block")
-               : fail(cropped.error());
+    if (!cropped && cropped.error() == Errc::kUnsupported) {
+      refuse(KVS_UNSUPPORTED, "token_count: " + std::to_string(token_count) +
+                                  " leaves tokens to be read that are gone, or cuts a quantised block");
+    }
+    demand(cropped);
   });
 }
 

@@ -3,15 +3,14 @@
 #include <utility>
 #include <vector>
 
-#include "client/c/c_status.h"
-#include "client/c/gpu_c_types.h"
+#include "client/c/gpu_c_arguments.h"
 #include "gpu/named_layouts.h"
 #include "gpu/verified.h"
 
 namespace kv {
 namespace {
 
-using c_api::fail, c_api::guarded, c_api::read_struct, c_api::refuse;
+using c_api::guarded, c_api::read_struct, c_api::refuse;
 
 static_assert(KVS_FP32 == static_cast<int>(Element::kFp32) && KVS_BYTE == static_cast<int>(Element::kByte));
 static_assert(KVS_E2M1X2 == static_cast<int>(Element::kE2M1x2) && KVS_ROLE_COUNT == kRoleCount);
@@ -82,25 +81,20 @@ bool is_element(int element) { return element >= KVS_BYTE && element <= KVS_FP32
 }
 
 // The caller frees the result by the function of its kind. A cache has a copy of its layout: either may go first.
-int give(Checked<Layout> layout, kvs_layout** to) {
-  if (!layout) return fail(KVS_BAD_REQUEST, layout.error().text);
-  *to = new kvs_layout{*std::move(layout)};
-  return KVS_OK;
-}
-int give(Checked<BoundLayout> bound, kvs_cache** to) {
-  if (!bound) return fail(KVS_BAD_REQUEST, bound.error().text);
-  *to = new kvs_cache{*std::move(bound)};
-  return KVS_OK;
+template <class Made, class Handle>
+void give(Checked<Made> made, Handle** to) {
+  if (!made) refuse(KVS_BAD_REQUEST, made.error().text);
+  *to = new Handle{*std::move(made)};
 }
 
 /// Runs `body` if the required handles are given; the result is null until it succeeds.
 template <class Handle, class... Given, class Body>
 int make(Handle** result, Body body, const Given*... given) {
-  return guarded([&]() -> int {
-    if (result == nullptr) return fail(KVS_BAD_REQUEST, "the result pointer is NULL");
+  return guarded([&] {
+    if (result == nullptr) refuse(KVS_BAD_REQUEST, "the result pointer is NULL");
     *result = nullptr;
-    if (((given == nullptr) || ... || false)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
-    return body();
+    if (((given == nullptr) || ... || false)) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
+    body();
   });
 }
 
@@ -161,15 +155,15 @@ std::string find_problem(const Layout& layout, int tensor, const void* memory, c
 using namespace kv;
 
 int kvs_element_named(const char* name, int* element) {
-  return guarded([&]() -> int {
-    if (name == nullptr || element == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  return guarded([&] {
+    if (name == nullptr || element == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     std::string_view asked = name;
     constexpr std::string_view kTorch = "torch.";
     if (asked.starts_with(kTorch)) asked.remove_prefix(kTorch.size());
     for (const ElementName& each : kElementNames) {
-      if (each.name == asked) return *element = static_cast<int>(each.element), KVS_OK;
+      if (each.name == asked) return void(*element = static_cast<int>(each.element));
     }
-    return fail(KVS_NOT_FOUND, "name: no element is called " + std::string(name));
+    refuse(KVS_NOT_FOUND, "name: no element is called " + std::string(name));
   });
 }
 
@@ -181,8 +175,8 @@ const char* kvs_element_name(int element) {
 }
 
 int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout** layout) {
-  return make(layout, [&]() -> int {
-    if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
+  return make(layout, [&] {
+    if (name == nullptr) refuse(KVS_BAD_REQUEST, "name is NULL");
     const auto from = read_struct(given);
     if (!is_element(from.element)) refuse_value("element", from.element, KVS_FP32);
     if (!is_element(from.value_element)) refuse_value("value_element", from.value_element, KVS_FP32);
@@ -198,7 +192,7 @@ int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout*
     for (const NamedMaker& each : kMakers) {
       if (each.name == name) return give(each.make(shape), layout);
     }
-    return fail(KVS_NOT_FOUND, "name: no layout is called " + std::string(name));
+    refuse(KVS_NOT_FOUND, "name: no layout is called " + std::string(name));
   });
 }
 
@@ -206,18 +200,18 @@ int kvs_layout_from_tensors(const char* name, const kvs_tensor* tensors, size_t 
                             kvs_layout** layout) {
   return make(
       layout,
-      [&]() -> int {
-        if (count > kTensorsMax) return fail(KVS_TOO_LARGE, "tensors: more than 64");
+      [&] {
+        if (count > kTensorsMax) refuse(KVS_TOO_LARGE, "tensors: more than 64");
         std::vector<Tensor> list;
         for (std::size_t i = 0; i < count; ++i) list.push_back(read_tensor(tensors[i]));
-        return give(make_layout(name, list, layer_count), layout);
+        give(make_layout(name, list, layer_count), layout);
       },
       name, tensors);
 }
 
 int kvs_layout_with_scales(const kvs_layout* cache, kvs_layout** layout) {
   return make(
-      layout, [&] { return give(layouts::with_token_head_scales(cache->layout), layout); }, cache);
+      layout, [&] { give(layouts::with_token_head_scales(cache->layout), layout); }, cache);
 }
 
 int kvs_layout_store_block(const kvs_layout* cache, int64_t head_groups, int64_t block_count, int64_t block_tokens,
@@ -226,28 +220,28 @@ int kvs_layout_store_block(const kvs_layout* cache, int64_t head_groups, int64_t
       layout,
       [&] {
         const std::int64_t tokens = block_tokens == 0 ? cache->layout.block_tokens : block_tokens;
-        return give(layouts::store_block(cache->layout, head_groups, block_count, tokens), layout);
+        give(layouts::store_block(cache->layout, head_groups, block_count, tokens), layout);
       },
       cache);
 }
 
 int kvs_layout_slice_heads(const kvs_layout* layout, int64_t first, int64_t count, kvs_layout** slice) {
   return make(
-      slice, [&] { return give(slice_heads(layout->layout, first, count), slice); }, layout);
+      slice, [&] { give(slice_heads(layout->layout, first, count), slice); }, layout);
 }
 
 void kvs_layout_free(kvs_layout* layout) { delete layout; }
 
 int kvs_layout_describe(const kvs_layout* layout, kvs_layout_info* info) {
-  return guarded([&]() -> int {
-    if (layout == nullptr) return fail(KVS_BAD_REQUEST, "layout is NULL");
+  return guarded([&] {
+    if (layout == nullptr) refuse(KVS_BAD_REQUEST, "layout is NULL");
     kvs_layout_info out = KVS_LAYOUT_INFO_INIT;
     out.block_count = layout->layout.block_count;
     out.block_tokens = layout->layout.block_tokens;
     out.layer_count = layout->layout.layer_count;
     out.allocation_count = allocation_count(layout->layout);
     out.block_bytes = static_cast<std::uint64_t>(dense_block_bytes(layout->layout));
-    return c_api::write_struct(out, info);
+    c_api::write_struct(out, info);
   });
 }
 
@@ -265,7 +259,7 @@ int kvs_layout_allocation_bytes(const kvs_layout* layout, size_t allocation, uin
 
 int kvs_layout_text(const kvs_layout* layout, char* text, size_t capacity, size_t* length) {
   return guarded([&]() -> int {
-    if (layout == nullptr) return fail(KVS_BAD_REQUEST, "layout is NULL");
+    if (layout == nullptr) refuse(KVS_BAD_REQUEST, "layout is NULL");
     return c_api::write_text(to_string(layout->layout), text, capacity, length);
   });
 }
@@ -274,15 +268,15 @@ int kvs_cache_bind(const kvs_layout* layout, void* const* allocations, const uin
                    kvs_cache** cache) {
   return make(
       cache,
-      [&]() -> int {
+      [&] {
         // With another count, allocations cannot be told apart: bind_layout() then reports the right number.
         for (std::size_t i = 0; i < count && count == allocation_count(layout->layout); ++i) {
           const auto tensor = static_cast<int>(i % static_cast<std::size_t>(layout->layout.tensor_count));
           const std::string problem =
               find_problem(layout->layout, tensor, allocations[i], bytes == nullptr ? nullptr : bytes + i);
-          if (!problem.empty()) return fail(KVS_BAD_REQUEST, "allocation " + std::to_string(i) + " " + problem);
+          if (!problem.empty()) refuse(KVS_BAD_REQUEST, "allocation " + std::to_string(i) + " " + problem);
         }
-        return give(bind_layout(layout->layout, {allocations, count}), cache);
+        give(bind_layout(layout->layout, {allocations, count}), cache);
       },
       layout, allocations);
 }
@@ -290,21 +284,20 @@ int kvs_cache_bind(const kvs_layout* layout, void* const* allocations, const uin
 int kvs_cache_slice_layers(const kvs_cache* cache, int64_t first, int64_t count, kvs_cache** slice) {
   return make(
       slice,
-      [&]() -> int {
+      [&] {
         const std::int64_t layers = cache->bound.layout.layer_count;
         if (first < 0 || count < 1 || first > layers || count > layers - first) {
-          return fail(KVS_BAD_REQUEST, std::to_string(count) + " layers from " + std::to_string(first) +
-                                           " on are not within " + std::to_string(layers));
+          refuse(KVS_BAD_REQUEST, std::to_string(count) + " layers from " + std::to_string(first) +
+                                      " on are not within " + std::to_string(layers));
         }
         *slice = new kvs_cache{slice_layers(cache->bound, first, count)};
-        return KVS_OK;
       },
       cache);
 }
 
 int kvs_cache_slice_heads(const kvs_cache* cache, int64_t first, int64_t count, kvs_cache** slice) {
   return make(
-      slice, [&] { return give(slice_heads(cache->bound, first, count), slice); }, cache);
+      slice, [&] { give(slice_heads(cache->bound, first, count), slice); }, cache);
 }
 
 void kvs_cache_free(kvs_cache* cache) { delete cache; }

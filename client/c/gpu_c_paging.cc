@@ -110,8 +110,8 @@ int open_groups(std::span<kvs_paged_cache* const> caches, std::span<const std::s
 using namespace kv;
 
 int kvs_page_pool_create(size_t page_count, kvs_on_block_removed on_removed, void* context, kvs_page_pool** pool) {
-  return gpu_call([&]() -> int {
-    if (pool == nullptr) return fail(KVS_BAD_REQUEST, "pool is NULL");
+  return gpu_call([&] {
+    if (pool == nullptr) refuse(KVS_BAD_REQUEST, "pool is NULL");
     *pool = nullptr;
     // At least one page besides the reserved one; page numbers are engines' 32-bit ones.
     if (page_count < 2 || page_count >= std::size_t{0x7FFFFFFF}) {
@@ -127,7 +127,6 @@ int kvs_page_pool_create(size_t page_count, kvs_on_block_removed on_removed, voi
       };
     }
     *pool = new kvs_page_pool{std::make_shared<PagePool>(page_count, std::move(tell))};
-    return KVS_OK;
   });
 }
 
@@ -141,9 +140,9 @@ int kvs_page_pool_free_count(const kvs_page_pool* pool, size_t* count) {
 }
 
 int kvs_page_pool_forget(kvs_page_pool* pool) {
-  return gpu_call([&]() -> int {
-    if (pool == nullptr) return fail(KVS_BAD_REQUEST, "pool is NULL");
-    return pool->pool->forget_all_names() ? KVS_OK : fail(KVS_BUSY, "pool: sequences still use pages of it");
+  return gpu_call([&] {
+    if (pool == nullptr) refuse(KVS_BAD_REQUEST, "pool is NULL");
+    if (!pool->pool->forget_all_names()) refuse(KVS_BUSY, "pool: sequences still use pages of it");
   });
 }
 
@@ -182,12 +181,12 @@ int kvs_paged_open_groups(kvs_paged_cache* const* caches, size_t group_count, co
                           const size_t* hash_counts, size_t token_count, kvs_sequence* sequences, size_t* cached) {
   return gpu_call([&]() -> int {
     if (caches == nullptr || hashes == nullptr || hash_counts == nullptr || sequences == nullptr || cached == nullptr) {
-      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+      refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     }
     if (group_count < 1 || group_count > kGroupsMax) refuse_size("group_count", group_count, "from 1 to 64");
     std::vector<std::vector<BlockName>> names;
     for (std::size_t g = 0; g < group_count; ++g) {
-      if (caches[g] == nullptr) return fail(KVS_BAD_REQUEST, "cache is NULL");
+      if (caches[g] == nullptr) refuse(KVS_BAD_REQUEST, "cache is NULL");
       if (caches[g]->pool != caches[0]->pool) refuse_size("caches: the pool of group", g, "that of group 0");
       check_prefix_call(hashes[g], hash_counts[g], token_count);
       names.push_back(names_of(hashes[g], hash_counts[g], caches[g]->number));
@@ -202,7 +201,7 @@ int kvs_paged_append(kvs_paged_cache* cache, kvs_sequence sequence, size_t token
   return gpu_call([&]() -> int {
     check_sequence(cache, sequence);
     // Checked before: with an unreported copy, two sequences would write the same bytes.
-    if (pairs == nullptr || pair_count == nullptr) return fail(KVS_BAD_REQUEST, "pairs or pair_count is NULL");
+    if (pairs == nullptr || pair_count == nullptr) refuse(KVS_BAD_REQUEST, "pairs or pair_count is NULL");
     if (capacity < 1) refuse_size("capacity", capacity, "1 or more");
     const std::size_t before = cache->cache.token_count(SequenceId{sequence});
     // Both: the sum of two allowed sizes cannot wrap.
@@ -230,10 +229,10 @@ int kvs_paged_fork(kvs_paged_cache* cache, kvs_sequence sequence, kvs_sequence* 
 }
 
 int kvs_paged_crop(kvs_paged_cache* cache, kvs_sequence sequence, size_t token_count) {
-  return gpu_call([&]() -> int {
+  return gpu_call([&] {
     check_sequence(cache, sequence);
     const std::size_t before = cache->cache.token_count(SequenceId{sequence});
-    if (cache->cache.crop(SequenceId{sequence}, token_count)) return KVS_OK;
+    if (cache->cache.crop(SequenceId{sequence}, token_count)) return;
     // The cache reports only "bad request"; the counts tell which limit it was.
     refuse_size("token_count", token_count,
                 token_count > before ? "within the sequence" : "behind what the window has left behind");
@@ -292,30 +291,30 @@ int kvs_paged_slots(const kvs_paged_cache* cache, kvs_sequence sequence, size_t 
 
 int kvs_pack_masks(const int32_t* query_counts, const int32_t* kv_counts, size_t request_count, const uint8_t* mask,
                    uint8_t* packed, size_t capacity, size_t* bytes, int32_t* bit_indptr, int32_t* byte_indptr) {
-  return gpu_call([&]() -> int {
+  return gpu_call([&] {
     if (bytes == nullptr || (packed == nullptr && capacity > 0) ||
         (request_count > 0 && (query_counts == nullptr || kv_counts == nullptr))) {
-      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+      refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     }
     if (request_count > kTokensMax) refuse_size("request_count", request_count, "at most 2^40");
     const MaskShape shape{{query_counts, request_count}, {kv_counts, request_count}};
     const auto needed = packed_mask_bytes(shape);
     if (!needed && needed.error() == Errc::kTooLarge) {
-      return fail(KVS_TOO_LARGE, "query_counts, kv_counts: together 2^31 bits or more");
+      refuse(KVS_TOO_LARGE, "query_counts, kv_counts: together 2^31 bits or more");
     }
-    if (!needed) return fail(KVS_BAD_REQUEST, "query_counts, kv_counts: one is negative");
+    if (!needed) refuse(KVS_BAD_REQUEST, "query_counts, kv_counts: one is negative");
     *bytes = *needed;
-    if (*needed > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
+    if (*needed > capacity) refuse(KVS_TOO_LARGE, "capacity is too small");
     std::size_t bits = 0;
     for (std::size_t r = 0; r < request_count; ++r) {
       bits += static_cast<std::size_t>(query_counts[r]) * static_cast<std::size_t>(kv_counts[r]);
     }
     // Engines want either or both; a missing one is an empty list for pack_masks().
-    const auto told = [&](std::int32_t* indptr) {
+    const auto list_of = [&](std::int32_t* indptr) {
       return std::span(indptr, indptr == nullptr ? 0 : request_count + 1);
     };
-    const auto made =
-        pack_masks({packed, *needed}, shape, {mask, mask == nullptr ? 0 : bits}, told(bit_indptr), told(byte_indptr));
-    return made ? KVS_OK : fail(made.error());
+    const auto made = pack_masks({packed, *needed}, shape, {mask, mask == nullptr ? 0 : bits}, list_of(bit_indptr),
+                                 list_of(byte_indptr));
+    demand(made);
   });
 }

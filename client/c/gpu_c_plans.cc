@@ -60,7 +60,7 @@ class Batch {
              "batch: a sequence has more queries than tokens or a partial page among its queries, or one hash has two "
              "numbers of tokens");
     }
-    if (!planned) throw Refused{fail(planned.error())};
+    if (!planned) refuse(planned.error());
     KV_ASSERT(planned->order.size() == from_.sequence_count);
     return *std::move(planned);
   }
@@ -153,11 +153,11 @@ int kvs_cascade_describe(const kvs_cascade* plan, size_t* level_count, const siz
 }
 
 int kvs_cascade_get_level(const kvs_cascade* plan, size_t index, kvs_cascade_level* level) {
-  return gpu_call([&]() -> int {
-    if (plan == nullptr) return fail(KVS_BAD_REQUEST, "plan is NULL");
+  return gpu_call([&] {
+    if (plan == nullptr) refuse(KVS_BAD_REQUEST, "plan is NULL");
     if (index >= plan->plan.levels.size()) {
-      return fail(KVS_BAD_REQUEST, "index: " + std::to_string(index) + " is not below " +
-                                       std::to_string(plan->plan.levels.size()) + " levels");
+      refuse(KVS_BAD_REQUEST, "index: " + std::to_string(index) + " is not below " +
+                                  std::to_string(plan->plan.levels.size()) + " levels");
     }
     const CascadeLevel& from = plan->plan.levels[index];
     kvs_cascade_level out = KVS_CASCADE_LEVEL_INIT;
@@ -167,7 +167,7 @@ int kvs_cascade_get_level(const kvs_cascade* plan, size_t index, kvs_cascade_lev
     out.page_indptr = from.page_indptr.data();
     out.page_indices = from.page_indices.data();
     out.last_page_tokens = from.last_page_tokens.data();
-    return write_struct(out, level);
+    write_struct(out, level);
   });
 }
 
@@ -189,8 +189,8 @@ int kvs_plan_chunks(const kvs_batch* batch, size_t sharing_threshold, kvs_chunks
 }
 
 int kvs_chunks_describe(const kvs_chunks* plan, kvs_chunks_view* view) {
-  return gpu_call([&]() -> int {
-    if (plan == nullptr) return fail(KVS_BAD_REQUEST, "plan is NULL");
+  return gpu_call([&] {
+    if (plan == nullptr) refuse(KVS_BAD_REQUEST, "plan is NULL");
     const ChunkPlan& from = plan->plan;
     kvs_chunks_view out = KVS_CHUNKS_VIEW_INIT;
     out.chunk_count = plan->pages.size();
@@ -205,7 +205,7 @@ int kvs_chunks_describe(const kvs_chunks* plan, kvs_chunks_view* view) {
     out.sequence_chunks = from.sequence_chunks.data();
     out.sequence_tokens = from.sequence_tokens.data();
     out.order = plan->order.data();
-    return write_struct(out, view);
+    write_struct(out, view);
   });
 }
 

@@ -73,18 +73,15 @@ StagedCall read_staged(const CudaStagingDevice& device, const kvs_staged_blocks&
   return call;
 }
 
-int fail_staged(error_code error, const StagedBlocks& blocks, bool is_load) {
-  const Layout& pages = blocks.pages.layout;
-  if (error == Errc::kMismatch && !explain_mismatch(is_load ? pages : blocks.blocks.layout,
-                                                    is_load ? blocks.blocks.layout : pages, blocks.operation)) {
-    return fail(KVS_MISMATCH, blocks.blocks.layout.name + ": is not the layout of store blocks");
+[[noreturn]] void refuse_staged(error_code error, const StagedBlocks& given, bool is_load) {
+  const Layout& to = is_load ? given.pages.layout : given.blocks.layout;
+  const Layout& from = is_load ? given.blocks.layout : given.pages.layout;
+  if (error == Errc::kMismatch && !explain_mismatch(to, from, given.operation)) {
+    refuse(KVS_MISMATCH, given.blocks.layout.name + ": is not the layout of store blocks");
   }
-  if (error == Errc::kBadRequest) {
-    return fail(KVS_BAD_REQUEST, "rows: block_tokens: blocks of ids that a store block cuts");
-  }
-  if (error == Errc::kTooLarge) return fail(KVS_TOO_LARGE, "slot_bytes: less than a layer of one block");
-  return is_load ? fail_permute(error, pages, blocks.blocks.layout, blocks.operation)
-                 : fail_permute(error, blocks.blocks.layout, pages, blocks.operation);
+  if (error == Errc::kBadRequest) refuse(KVS_BAD_REQUEST, "rows: block_tokens: blocks of ids that a store block cuts");
+  if (error == Errc::kTooLarge) refuse(KVS_TOO_LARGE, "slot_bytes: less than a layer of one block");
+  refuse_permute(error, to, from, given.operation);
 }
 
 NumaChoice read_numa(const CudaModule& module, const char* given, int ordinal) {
@@ -100,10 +97,10 @@ NumaChoice read_numa(const CudaModule& module, const char* given, int ordinal) {
   return {};
 }
 
-int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_load, kvs_staged_layers* layers,
-               std::size_t capacity, std::size_t* count) {
+void run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_load, kvs_staged_layers* layers,
+                std::size_t capacity, std::size_t* count) {
   if (staging == nullptr || count == nullptr || (layers == nullptr && capacity > 0)) {
-    return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    refuse(KVS_BAD_REQUEST, "a pointer is NULL");
   }
   *count = 0;
   const auto from = read_struct(given);
@@ -112,8 +109,7 @@ int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_loa
     // Loads write pages that the stream's kernels may still read; stores read pages that they may still write. Both
     // lanes, since few bytes use the kernel alone.
     for (const Lane lane : {Lane::kCopy, Lane::kKernel}) {
-      const auto ordered = staging->device->wait_for_stream(lane, from.stream);
-      if (!ordered) return fail_cuda(ordered.error());
+      demand(staging->device->wait_for_stream(lane, from.stream));
     }
   }
   // Filled on failure too: the layers of these marks are right and usable.
@@ -125,7 +121,7 @@ int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_loa
     KV_ASSERT(each.layer_end > call.first_layer && each.layer_end <= call.first_layer + call.layer_count);
     layers[(*count)++] = {each.layer_end, {each.mark.number, static_cast<std::uint32_t>(each.mark.lane)}};
   }
-  return done ? KVS_OK : fail_staged(done.error(), call.blocks, is_load);
+  if (!done) refuse_staged(done.error(), call.blocks, is_load);
 }
 
 }  // namespace
@@ -134,8 +130,8 @@ int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_loa
 using namespace kv;
 
 int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) {
-  return gpu_call([&]() -> int {
-    if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
+  return gpu_call([&] {
+    if (staging == nullptr) refuse(KVS_BAD_REQUEST, "staging is NULL");
     *staging = nullptr;
     kvs_staging_options from = KVS_STAGING_OPTIONS_INIT;
     if (given != nullptr) from = read_struct(given);
@@ -156,18 +152,17 @@ int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) 
     NumaChoice numa = read_numa(*run.cuda, from.numa_nodes, ordinal);
     auto made = std::make_unique<kvs_staging>();
     auto device = CudaStagingDevice::create(run.cuda, ordinal, std::move(numa));
-    if (!device) return fail_cuda(device.error());
+    if (!device) refuse_cuda(device.error());
     made->device = *std::move(device);
     auto created = Staging::create(*made->device, config);
     // With the numbers, since the remedy is fewer or smaller buffers.
     if (!created && created.error() == Errc::kOutOfMemory) {
-      return fail(KVS_OUT_OF_MEMORY, "options: " + std::to_string(config.slot_count) + " buffers of " +
-                                         std::to_string(config.slot_bytes) + " bytes: the device has no room");
+      refuse(KVS_OUT_OF_MEMORY, "options: " + std::to_string(config.slot_count) + " buffers of " +
+                                    std::to_string(config.slot_bytes) + " bytes: the device has no room");
     }
-    if (!created) return fail_cuda(created.error());
+    if (!created) refuse_cuda(created.error());
     made->staging = *std::move(created);
     *staging = made.release();
-    return KVS_OK;
   });
 }
 
@@ -183,24 +178,22 @@ int kvs_staging_store(kvs_staging* staging, const kvs_staged_blocks* blocks, kvs
 }
 
 int kvs_staging_wait(kvs_staging* staging, kvs_mark given, uint64_t deadline_us) {
-  return gpu_call([&]() -> int {
-    if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
-    const Mark mark = read_mark(given);
-    return told(staging->staging->wait(mark, deadline_of(*staging->device, deadline_us)));
+  return gpu_call([&] {
+    if (staging == nullptr) refuse(KVS_BAD_REQUEST, "staging is NULL");
+    demand(staging->staging->wait(read_mark(given), deadline_of(*staging->device, deadline_us)));
   });
 }
 
 int kvs_staging_wait_on_stream(kvs_staging* staging, void* stream, kvs_mark given) {
-  return gpu_call([&]() -> int {
-    if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
-    const Mark mark = read_mark(given);
-    return told(staging->device->wait_on_stream(stream, mark));
+  return gpu_call([&] {
+    if (staging == nullptr) refuse(KVS_BAD_REQUEST, "staging is NULL");
+    demand(staging->device->wait_on_stream(stream, read_mark(given)));
   });
 }
 
 int kvs_staging_drain(kvs_staging* staging, uint64_t deadline_us) {
-  return gpu_call([&]() -> int {
-    if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
-    return told(staging->staging->drain(deadline_of(*staging->device, deadline_us)));
+  return gpu_call([&] {
+    if (staging == nullptr) refuse(KVS_BAD_REQUEST, "staging is NULL");
+    demand(staging->staging->drain(deadline_of(*staging->device, deadline_us)));
   });
 }

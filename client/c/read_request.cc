@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/c/set_results.h"
+#include "base/assert.h"
 #include "client/c/stats_json.h"
 
 namespace kv::c_api {
@@ -16,6 +16,13 @@ namespace {
 static_assert(KVS_VERB_OPEN == static_cast<int>(Verb::kOpen) && KVS_VERB_STATS == static_cast<int>(Verb::kStats) &&
               KVS_VERB_PUT_SET == static_cast<int>(Verb::kPutSet) && KVS_VERB_WHY == static_cast<int>(Verb::kWhy) &&
               KVS_VERB_CONTEXT_LIST == static_cast<int>(Verb::kListContexts));
+static_assert(KVS_HELD_NOWHERE == static_cast<int>(Held::kNowhere) &&
+              KVS_HELD_IN_MEMORY == static_cast<int>(Held::kInMemory) &&
+              KVS_HELD_ON_DISK == static_cast<int>(Held::kOnDisk));
+static_assert(KVS_PUT_REFUSED == static_cast<int>(SetPutBlock::kRefused) &&
+              KVS_PUT_STORED == static_cast<int>(SetPutBlock::kStored) &&
+              KVS_PUT_ALREADY_STORED == static_cast<int>(SetPutBlock::kAlreadyStored) &&
+              KVS_PUT_CONFLICT == static_cast<int>(SetPutBlock::kConflict));
 static_assert(sizeof(kvs_hash) == sizeof(BlockHash) && alignof(kvs_hash) == alignof(BlockHash));
 static_assert(sizeof(kvs_extra) == sizeof(ExtraDigest) && alignof(kvs_extra) == alignof(ExtraDigest));
 
@@ -100,17 +107,47 @@ Async<std::size_t> ask(Client& client, CallControl control, const Request& reque
 }
 
 // Called at a set call's end, also after a failure: the lists then say "not held" instead of old content. Without a
-// capture: a request keeps a function pointer and addresses only.
-void write_held_lists(const SetLists& lists, const Completion& end) {
-  write_held(end.sets ? end.sets->match : SetMatchResult{}, lists.count, static_cast<std::uint8_t*>(lists.first),
-             static_cast<std::uint32_t*>(lists.second));
+// capture: a request keeps a function pointer and addresses only. A list may be NULL, and a result without elements
+// comes from a call that failed before any block.
+
+const SetResults& results_of(const Completion& end) {
+  static const SetResults kNone;
+  return end.sets ? *end.sets : kNone;
 }
-void write_landed_list(const SetLists& lists, const Completion& end) {
-  write_landed(end.sets ? end.sets->get : SetGetResult{}, end.error, lists.count,
-               static_cast<kvs_set_block*>(lists.first));
+
+void write_held(const SetLists& lists, const Completion& end) {
+  const SetMatchResult& match = results_of(end).match;
+  const bool is_empty = match.held.empty();
+  KV_ASSERT(match.held.size() == match.block_bytes.size() && (is_empty || match.held.size() == lists.count));
+  auto* const held = static_cast<std::uint8_t*>(lists.first);
+  auto* const block_bytes = static_cast<std::uint32_t*>(lists.second);
+  for (std::size_t i = 0; i < lists.count; ++i) {
+    if (held) held[i] = is_empty ? std::uint8_t{KVS_HELD_NOWHERE} : static_cast<std::uint8_t>(match.held[i]);
+    if (block_bytes) block_bytes[i] = is_empty ? 0 : match.block_bytes[i];
+  }
 }
-void write_outcome_list(const SetLists& lists, const Completion& end) {
-  write_outcomes(end.sets ? end.sets->put : SetPutResult{}, lists.count, static_cast<std::uint8_t*>(lists.first));
+
+void write_landed(const SetLists& lists, const Completion& end) {
+  const SetGetResult& got = results_of(end).get;
+  KV_ASSERT(got.blocks.empty() || got.blocks.size() == lists.count);
+  auto* const landed = static_cast<kvs_set_block*>(lists.first);
+  for (std::size_t i = 0; i < lists.count && landed != nullptr; ++i) {
+    const SetGetBlock block = got.blocks.empty() ? SetGetBlock{.why = end.error} : got.blocks[i];
+    KV_ASSERT(!block.has_landed || (!block.why && block.block_bytes > 0));
+    landed[i] = {.status = block.has_landed ? KVS_OK
+                           : block.why      ? status_of(block.why)
+                                            : KVS_NOT_FOUND,
+                 .block_bytes = block.block_bytes};
+  }
+}
+
+void write_outcomes(const SetLists& lists, const Completion& end) {
+  const SetPutResult& put = results_of(end).put;
+  KV_ASSERT(put.blocks.empty() || put.blocks.size() == lists.count);
+  auto* const outcomes = static_cast<std::uint8_t*>(lists.first);
+  for (std::size_t i = 0; i < lists.count && outcomes != nullptr; ++i) {
+    outcomes[i] = put.blocks.empty() ? std::uint8_t{KVS_PUT_REFUSED} : static_cast<std::uint8_t>(put.blocks[i]);
+  }
 }
 
 }  // namespace
@@ -153,16 +190,16 @@ void ReadRequest::read_lists() {
   request_.lists.count = given_.count;
   switch (request_.verb) {
     case Verb::kMatchSet:
-      request_.lists.write = &write_held_lists;
+      request_.lists.write = &write_held;
       request_.lists.first = given_.held;
       request_.lists.second = given_.held_bytes;
       break;
     case Verb::kGetSet:
-      request_.lists.write = &write_landed_list;
+      request_.lists.write = &write_landed;
       request_.lists.first = given_.landed;
       break;
     case Verb::kPutSet:
-      request_.lists.write = &write_outcome_list;
+      request_.lists.write = &write_outcomes;
       request_.lists.first = given_.outcomes;
       break;
     default: break;

@@ -32,7 +32,6 @@ class LatencyHistogram {
   }
 
   std::uint64_t count() const { return count_; }
-  std::chrono::nanoseconds max() const { return std::chrono::nanoseconds(max_); }
   /// The smallest duration that at least `fraction` of the calls did not exceed, to within a bucket; 0 without calls.
   std::chrono::nanoseconds quantile(double fraction) const {
     KV_ASSERT(fraction >= 0 && fraction <= 1);
@@ -44,6 +43,7 @@ class LatencyHistogram {
     }
     return std::chrono::nanoseconds(0);
   }
+  double max_us() const { return static_cast<double>(max_) / 1000; }
   double quantile_us(double fraction) const { return static_cast<double>(quantile(fraction).count()) / 1000; }
 
  private:

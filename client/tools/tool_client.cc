@@ -144,24 +144,11 @@ const char* token_of_environment(const ConnectionOptions& options) {
 }
 
 ClientConfig client_config(const ConnectionOptions& options, std::string identity) {
-  ClientConfig config;
-  for (const std::string& endpoint : options.endpoints) {
-    NodeConfig node;
-    node.endpoint = endpoint;
-    config.nodes.push_back(std::move(node));
-  }
-  config.extent_blocks = options.extent_blocks;
-  config.hedge_share = options.hedge_share;
-  config.zone = options.zone;
-  config.numa_nodes = options.numa_nodes;
-  config.tls = options.tls;
-  config.token_file = options.token_file;
+  ClientConfig config = options;
+  for (const std::string& endpoint : options.endpoints) config.nodes.push_back({.endpoint = endpoint});
   if (const char* const token = token_of_environment(options)) config.token = Secret(token);
   config.identity = std::move(identity);
   config.rdma = options.transport == "verbs" ? ClientConfig::Rdma::kAuto : ClientConfig::Rdma::kOff;
-  config.rdma_devices = options.rdma_devices;
-  config.rdma_lanes = options.rdma_lanes;
-  config.rdma_messages = options.rdma_messages;
   return config;
 }
 

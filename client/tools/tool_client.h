@@ -4,6 +4,7 @@
 //   options.h             sizes and durations as people write them
 //   text_table.h          tables for people; numbers, sizes and times as text
 //   json_text.h           documents for scripts
+//   progress_line.h       one line that is rewritten, while a person waits
 //   latency_histogram.h   durations of calls
 //   tool_client.h         a client on the calling thread, and the options that name nodes
 //   node_stats.h          what nodes say about themselves
@@ -37,19 +38,11 @@ namespace kv {
 enum class Transport { kTcp, kTls, kUnix, kShm, kVerbs };
 const char* transport_name(Transport transport);
 
-struct ConnectionOptions {
+/// A client's configuration as a command line gives it. A tool's own threads keep to numa_nodes too.
+struct ConnectionOptions : ClientConfig {
   std::vector<std::string> endpoints;       ///< At least one after complete().
   std::string transport;                    ///< "tcp", "tls", "unix", "shm", "verbs"; empty: by the endpoints.
-  std::vector<std::string> rdma_devices;    ///< With "verbs".
-  std::size_t rdma_lanes = 0;               ///< With "verbs"; as ClientConfig.
-  std::size_t rdma_messages = 16;           ///< With "verbs"; as ClientConfig.
   std::chrono::microseconds deadline = 5s;  ///< Of each call.
-  std::size_t extent_blocks = ClientConfig{}.extent_blocks;
-  double hedge_share = ClientConfig{}.hedge_share;
-  std::string zone = {};
-  std::string numa_nodes = {};  ///< As ClientConfig; the tool's own threads keep to them too.
-  TlsConfig tls = {};
-  std::string token_file = {};
 };
 
 /// --endpoint (environment KVSTORE_ENDPOINTS), --extent-blocks, --hedge-share, --zone (KVSTORE_ZONE), --deadline,

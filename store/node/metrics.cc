@@ -53,6 +53,10 @@ prometheus::MetricFamily family(const std::string& name, const std::string& help
   return result;
 }
 
+prometheus::MetricFamily value_family(const std::string& name, bool is_counter, const char* help) {
+  return is_counter ? family(name + "_total", help, MetricType::Counter) : family(name, help, MetricType::Gauge);
+}
+
 void add_value(prometheus::MetricFamily& to, double value, std::vector<prometheus::ClientMetric::Label> labels = {}) {
   prometheus::ClientMetric metric;
   metric.label = std::move(labels);
@@ -69,8 +73,7 @@ void add_value(prometheus::MetricFamily& to, double value, std::vector<prometheu
 std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
   std::vector<prometheus::MetricFamily> families;
   for (const StoreStatName& stat : kStoreStatNames) {
-    const auto type = stat.is_counter ? MetricType::Counter : MetricType::Gauge;
-    add_value(families.emplace_back(family(stat.name + std::string(stat.is_counter ? "_total" : ""), stat.help, type)),
+    add_value(families.emplace_back(value_family(stat.name, stat.is_counter, stat.help)),
               static_cast<double>(stats.*stat.value));
   }
   auto& ages = families.emplace_back(family("eviction_age_seconds",
@@ -126,10 +129,8 @@ std::vector<prometheus::MetricFamily> families_of(const std::vector<NodeMetrics:
   std::map<std::string, std::size_t> places;  // by name: tenants need not have the same values
   for (const NodeMetrics::OfTenant& tenant : tenants) {
     for (const NodeMetrics::Value& each : tenant.values) {
-      const std::string name = each.is_counter ? std::string(each.name) + "_total" : each.name;
-      const auto [place, is_new] = places.emplace(name, families.size());
-      if (is_new)
-        families.push_back(family(name, each.help, each.is_counter ? MetricType::Counter : MetricType::Gauge));
+      const auto [place, is_new] = places.emplace(each.name, families.size());
+      if (is_new) families.push_back(value_family(each.name, each.is_counter, each.help));
       add_value(families[place->second], each.value, {{"tenant", tenant.name}});
     }
   }
@@ -351,11 +352,8 @@ void NodeMetrics::watch_tenants(std::function<std::vector<OfTenant>()> tenants) 
 std::string NodeMetrics::text() const {
   auto families = impl_->registry.Collect();
   for (const auto& values : impl_->values) {
-    for (const Value& each : values()) {
-      auto& own = families.emplace_back(family(each.is_counter ? std::string(each.name) + "_total" : each.name,
-                                               each.help, each.is_counter ? MetricType::Counter : MetricType::Gauge));
-      add_value(own, each.value);
-    }
+    for (const Value& each : values())
+      add_value(families.emplace_back(value_family(each.name, each.is_counter, each.help)), each.value);
   }
   auto& failures = families.emplace_back(family(
       "thread_failures_total", "Exceptions that ended at a thread's border; the thread went on", MetricType::Counter));

@@ -1,7 +1,5 @@
 #include "client/tools/bench/bench.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -22,6 +20,7 @@
 #include "client/tools/bench/work_memory.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
+#include "client/tools/progress_line.h"
 #include "client/tools/tool_client.h"
 
 namespace kv {
@@ -229,7 +228,7 @@ class ReplayCourse {
   TimePoint start() const { return start_; }
   void add(std::size_t request, Client& client);
   void end() {
-    if (is_shown_) std::cerr << "\r\033[K";
+    line_.clear();
     report_.seconds = seconds_until(std::chrono::steady_clock::now());
   }
 
@@ -240,9 +239,9 @@ class ReplayCourse {
   ReplayReport& report_;
   const std::size_t request_count_;
   std::optional<MetricsPage> page_;
-  const bool is_shown_ = ::isatty(STDERR_FILENO) != 0;
+  ProgressLine line_;
   const TimePoint start_ = std::chrono::steady_clock::now();
-  TimePoint shown_ = start_, told_{};
+  TimePoint told_{};
   std::uint64_t references_told_ = 0, hits_told_ = 0, epoch_;
 };
 
@@ -264,11 +263,10 @@ void ReplayCourse::add(std::size_t request, Client& client) {
                               totals.references - std::exchange(references_told_, totals.references),
                               totals.hits - std::exchange(hits_told_, totals.hits)});
   }
-  if (is_shown_ && now - shown_ > 200ms) {
-    shown_ = now;
-    std::cerr << "\r\033[K" << totals.prompts << " of " << request_count_ << " requests, hit rate "
-              << format_number(totals.hit_rate(), 4) << ", wrong bytes " << totals.wrong_bytes << std::flush;
-  }
+  line_.tell([&] {
+    return std::to_string(totals.prompts) + " of " + std::to_string(request_count_) + " requests, hit rate " +
+           format_number(totals.hit_rate(), 4) + ", wrong bytes " + std::to_string(totals.wrong_bytes);
+  });
 }
 
 void run_replay(ReplayOptions options) {

@@ -1,7 +1,5 @@
 #include "client/tools/bench/bench.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
@@ -18,6 +16,7 @@
 #include "client/tools/json_text.h"
 #include "client/tools/node_stats.h"
 #include "client/tools/options.h"
+#include "client/tools/progress_line.h"
 
 namespace kv {
 namespace {
@@ -72,7 +71,7 @@ void print_json(const RunOptions& options, const RunReport& report) {
       {"p50_us", report.sum.latency.quantile_us(0.5)},
       {"p99_us", report.sum.latency.quantile_us(0.99)},
       {"p999_us", report.sum.latency.quantile_us(0.999)},
-      {"max_us", static_cast<double>(report.sum.latency.max().count()) / 1000},
+      {"max_us", report.sum.latency.max_us()},
       {"missing_blocks", report.sum.missing_blocks},
       {"wrong_bytes", report.sum.wrong_bytes},
       {"reasons", report.sum.reasons},
@@ -98,9 +97,8 @@ void print_table(const RunOptions& options, const RunReport& report) {
              format_count(static_cast<std::uint64_t>(report.calls_per_second())),
              format_count(static_cast<std::uint64_t>(report.blocks_per_second())),
              format_number(latency.quantile_us(0.5), 1), format_number(latency.quantile_us(0.99), 1),
-             format_number(latency.quantile_us(0.999), 1),
-             format_number(static_cast<double>(latency.max().count()) / 1000, 1), format_number(report.client_cores, 2),
-             report.node_cores ? format_number(*report.node_cores, 2) : "-"});
+             format_number(latency.quantile_us(0.999), 1), format_number(latency.max_us(), 1),
+             format_number(report.client_cores, 2), report.node_cores ? format_number(*report.node_cores, 2) : "-"});
   table.print(std::cout);
   if (report.sum.calls == 0) {
     std::cout << "\nNo call ended in the measured " << format_number(report.seconds, 3)
@@ -119,12 +117,11 @@ void print_table(const RunOptions& options, const RunReport& report) {
   if (options.check) std::cout << "wrong bytes: " << format_count(report.sum.wrong_bytes) << "\n";
 }
 
-void show_progress(const RunOptions& options, const RunWindow& window, TimePoint now, TimePoint start) {
-  const double seconds = std::chrono::duration<double>(now - start).count();
+std::string progress_text(const RunOptions& options, const RunWindow& window, Duration passed) {
+  const double seconds = std::chrono::duration<double>(passed).count();
   const double rate = static_cast<double>(window.done_blocks) / seconds;
-  std::cerr << "\r\033[K" << format_number(seconds, 1) << " s: " << format_count(static_cast<std::uint64_t>(rate))
-            << " blocks/s, " << format_number(rate * static_cast<double>(options.block_bytes) / 1e9, 2) << " GB/s"
-            << std::flush;
+  return format_number(seconds, 1) + " s: " + format_count(static_cast<std::uint64_t>(rate)) + " blocks/s, " +
+         format_number(rate * static_cast<double>(options.block_bytes) / 1e9, 2) + " GB/s";
 }
 
 /// Threads fill their working sets, all reach the latch, then the window is set and they start together: an early
@@ -143,10 +140,9 @@ RunReport measure(const RunOptions& options) {
       }
     });
   }
-  const bool progress = ::isatty(STDERR_FILENO) != 0;
+  ProgressLine progress;
   while (!window.ready.try_wait()) {
-    if (progress)
-      std::cerr << "\r\033[Kfilling the node: " << format_count(window.filled_blocks) << " blocks" << std::flush;
+    progress.tell([&] { return "filling the node: " + format_count(window.filled_blocks) + " blocks"; });
     std::this_thread::sleep_for(100ms);
   }
   RunReport report;
@@ -162,7 +158,7 @@ RunReport measure(const RunOptions& options) {
   window.go.count_down();
   // This thread only watches: five wake-ups a second do not affect the measurement.
   for (TimePoint now = start; now < window.end && !window.is_cancelled; now = std::chrono::steady_clock::now()) {
-    if (progress && now > start) show_progress(options, window, now, start);
+    if (now > start) progress.tell([&] { return progress_text(options, window, now - start); });
     std::this_thread::sleep_until(std::min(now + 200ms, window.end));
   }
   if (observer) {
@@ -173,7 +169,7 @@ RunReport measure(const RunOptions& options) {
   }
   // Joins: now the results are safe to read. A thread's last call may end long after the window.
   threads.clear();
-  if (progress) std::cerr << "\r\033[K";
+  progress.clear();
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }

@@ -274,7 +274,7 @@ void print(const SubmitOptions& options, const Measured& measured) {
                             {"p50_us", row.latency.quantile_us(0.5)},
                             {"p99_us", row.latency.quantile_us(0.99)},
                             {"p999_us", row.latency.quantile_us(0.999)},
-                            {"max_us", static_cast<double>(row.latency.max().count()) / 1000}};
+                            {"max_us", row.latency.max_us()}};
     }
     std::cout << json_text(document) << '\n';
     return;
@@ -286,7 +286,7 @@ void print(const SubmitOptions& options, const Measured& measured) {
   for (const auto& row : rows) {
     table.add({row.about, format_count(row.latency.count()), format_number(row.latency.quantile_us(0.5), 2),
                format_number(row.latency.quantile_us(0.99), 2), format_number(row.latency.quantile_us(0.999), 2),
-               format_number(static_cast<double>(row.latency.max().count()) / 1000, 1)});
+               format_number(row.latency.max_us(), 1)});
   }
   table.print(std::cout);
   if (measured.missing_blocks > 0) {

@@ -26,6 +26,12 @@ void add_sure_flag(CLI::App& command, bool& is_sure) {
   command.add_flag("--yes", is_sure, "Do not ask; needed where there is no terminal to ask at");
 }
 
+void note_if_silent(const NodeSaid& node, nlohmann::json& document) {
+  if (!node.error) return;
+  std::cerr << node.name << ": " << describe(node.error) << '\n';
+  document["silent"].push_back({{"node", node.name}, {"error", describe(node.error)}});
+}
+
 void print_answer(bool as_json, const nlohmann::json& document, const TextTable& table) {
   print_answer(as_json, document, [&] { table.print(std::cout); });
 }

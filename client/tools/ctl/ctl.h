@@ -62,7 +62,8 @@ void confirm(const std::string& verb, const std::string& what, bool is_sure);
 void add_sure_flag(CLI::App& command, bool& is_sure);
 
 struct CtlOptions {
-  ConnectionOptions node{.endpoints = {}, .transport = {}, .deadline = 2s};
+  CtlOptions() { node.deadline = 2s; }
+  ConnectionOptions node;
   bool json = false;
 };
 
@@ -82,6 +83,8 @@ std::pair<CLI::App*, Options*> add_ctl_command(CLI::App& app, const std::string&
 void print_answer(bool as_json, const nlohmann::json& document, const TextTable& table);
 void print_answer(bool as_json, const nlohmann::json& document, const std::function<void()>& print_text);
 
+/// Says on standard error that a node was silent, and why, and lists it in the document.
+void note_if_silent(const NodeSaid& node, nlohmann::json& document);
 /// Status 1 if a node was silent, after the others' answers were printed, for scripts and probes.
 template <class Nodes>
 void fail_if_silent(const Nodes& nodes) {

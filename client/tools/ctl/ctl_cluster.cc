@@ -100,77 +100,71 @@ nlohmann::json node_json(const ClusterStatus::Node& member) {
 
 std::string paths_text(double count) { return count == 0 ? "-" : format_number(count, 0) + " paths"; }
 
+void print_remarks(const ClusterReport& report) {
+  for (const MemberReport& one : report.members) {
+    if (!one.unmoved.empty())
+      std::cout << '\n' << one.member.id << " could not hand over " << unmoved_text(one.unmoved) << '\n';
+    if (one.is_refused_by_etcd()) std::cout << '\n' << one.member.id << kRefusedByEtcd << '\n';
+  }
+  if (!report.is_agreed()) {
+    std::cout << "\nThe nodes know different maps. That passes within seconds after a change; a node that stays behind "
+                 "has lost etcd (its log and kvstore_cluster_etcd_is_reachable say so).\n";
+  }
+}
+
+std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
+
 void run_cluster_status(CtlOptions options) {
   const ClusterReport report = ask_all(options);
-  if (options.json) {
-    nlohmann::json document = {{"epoch", report.map.epoch},
-                               {"extent_blocks", report.map.extent_blocks},
-                               {"agreed", report.is_agreed()},
-                               {"nodes", nlohmann::json::array()}};
-    for (const MemberReport& one : report.members) {
-      nlohmann::json entry = node_json(one.member);
-      entry["answers"] = !one.said.error;
-      if (one.said.error) {
-        entry["error"] = one.error_text;
-      } else {
-        entry["epoch"] = static_cast<std::uint64_t>(stat(one.said, "cluster_epoch"));
-        entry["moved_blocks"] = stat(one.said, "cluster_moved_blocks");
-        entry["moved_bytes"] = stat(one.said, "cluster_moved_bytes");
-        entry["remaining_paths"] = one.remaining_paths();
-        entry["unmoved_paths"] = one.unmoved;
-      }
-      document["nodes"].push_back(entry);
+  nlohmann::json nodes = nlohmann::json::array();
+  TextTable table({"node", "state", "epoch", "share", "zone", "up", "used", "of", "moved", "to move", "endpoint"});
+  bool all_answer = true;
+  for (const MemberReport& one : report.members) {
+    nlohmann::json& entry = nodes.emplace_back(node_json(one.member));
+    const std::string share = share_of(report.map, one.member), zone = or_dash(one.member.zone);
+    entry["answers"] = !one.said.error;
+    if (one.said.error) {
+      all_answer = false;
+      entry["error"] = one.error_text;
+      table.add({one.member.id, "down: " + one.error_text, "-", share, zone, "-", "-", "-", "-", "-", one.endpoint});
+      continue;
     }
-    std::cout << json_text(document) << '\n';
-  } else {
-    TextTable table({"node", "state", "epoch", "share", "zone", "up", "used", "of", "moved", "to move", "endpoint"});
-    for (const MemberReport& one : report.members) {
-      const std::string share = share_of(report.map, one.member);
-      const std::string zone = one.member.zone.empty() ? "-" : one.member.zone;
-      if (one.said.error) {
-        table.add({one.member.id, "down: " + one.error_text, "-", share, zone, "-", "-", "-", "-", "-", one.endpoint});
-        continue;
-      }
-      table.add({one.member.id, state_of(one.member), format_number(stat(one.said, "cluster_epoch"), 0), share, zone,
-                 format_seconds(stat(one.said, "uptime_seconds")), bytes_text(one.said, "allocated_bytes"),
-                 bytes_text(one.said, "capacity_bytes"), bytes_text(one.said, "cluster_moved_bytes"),
-                 paths_text(one.remaining_paths()), one.endpoint});
-    }
-    table.print(std::cout);
-    for (const MemberReport& one : report.members) {
-      if (!one.unmoved.empty())
-        std::cout << '\n' << one.member.id << " could not hand over " << unmoved_text(one.unmoved) << '\n';
-      if (one.is_refused_by_etcd()) std::cout << '\n' << one.member.id << kRefusedByEtcd << '\n';
-    }
-    if (!report.is_agreed()) {
-      std::cout
-          << "\nThe nodes know different maps. That passes within seconds after a change; a node that stays behind "
-             "has lost etcd (its log and kvstore_cluster_etcd_is_reachable say so).\n";
-    }
+    entry["epoch"] = static_cast<std::uint64_t>(stat(one.said, "cluster_epoch"));
+    entry["moved_blocks"] = stat(one.said, "cluster_moved_blocks");
+    entry["moved_bytes"] = stat(one.said, "cluster_moved_bytes");
+    entry["remaining_paths"] = one.remaining_paths();
+    entry["unmoved_paths"] = one.unmoved;
+    table.add({one.member.id, state_of(one.member), format_number(stat(one.said, "cluster_epoch"), 0), share, zone,
+               format_seconds(stat(one.said, "uptime_seconds")), bytes_text(one.said, "allocated_bytes"),
+               bytes_text(one.said, "capacity_bytes"), bytes_text(one.said, "cluster_moved_bytes"),
+               paths_text(one.remaining_paths()), one.endpoint});
   }
-  const bool all_answer =
-      std::ranges::none_of(report.members, [](const MemberReport& one) { return bool(one.said.error); });
+  const nlohmann::json document = {{"epoch", report.map.epoch},
+                                   {"extent_blocks", report.map.extent_blocks},
+                                   {"agreed", report.is_agreed()},
+                                   {"nodes", nodes}};
+  print_answer(options.json, document, [&] {
+    table.print(std::cout);
+    print_remarks(report);
+  });
   if (!all_answer || !report.is_agreed()) throw ToolFailed::said();
 }
 
 void run_cluster_map(CtlOptions options) {
   const ClusterStatus map = ask_map(options).map;
-  if (options.json) {
-    nlohmann::json document = {
-        {"epoch", map.epoch}, {"extent_blocks", map.extent_blocks}, {"nodes", nlohmann::json::array()}};
-    for (const ClusterStatus::Node& member : map.nodes) document["nodes"].push_back(node_json(member));
-    std::cout << json_text(document) << '\n';
-    return;
-  }
-  std::cout << "epoch " << map.epoch << ", extents of " << map.extent_blocks << " blocks on average\n\n";
+  nlohmann::json nodes = nlohmann::json::array();
   TextTable table({"node", "state", "weight", "share", "zone", "endpoints"});
   for (const ClusterStatus::Node& member : map.nodes) {
+    nodes.push_back(node_json(member));
     std::string endpoints;
     for (const std::string& endpoint : member.endpoints) endpoints += (endpoints.empty() ? "" : " ") + endpoint;
     table.add({member.id, state_of(member), format_number(member.weight, 2), share_of(map, member),
-               member.zone.empty() ? "-" : member.zone, endpoints});
+               or_dash(member.zone), endpoints});
   }
-  table.print(std::cout);
+  print_answer(options.json, {{"epoch", map.epoch}, {"extent_blocks", map.extent_blocks}, {"nodes", nodes}}, [&] {
+    std::cout << "epoch " << map.epoch << ", extents of " << map.extent_blocks << " blocks on average\n\n";
+    table.print(std::cout);
+  });
 }
 
 struct PlanOptions : CtlOptions {
@@ -241,29 +235,19 @@ void run_cluster_plan(PlanOptions options) {
   }
   const double seconds = most / static_cast<double>(options.move_rate);
   const auto bytes = [](double count) { return format_bytes(static_cast<std::uint64_t>(count)); };
-  if (options.json) {
-    nlohmann::json document = {{"moved_bytes", moved},
-                               {"held_bytes", held},
-                               {"lost_bytes", lost},
-                               {"seconds", seconds},
-                               {"nodes", nlohmann::json::array()}};
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      document["nodes"].push_back({{"id", nodes[i].id},
-                                   {"added", nodes[i].is_added},
-                                   {"removed", nodes[i].is_removed},
-                                   {"share_before", plans[i].share_before},
-                                   {"share_after", plans[i].share_after},
-                                   {"sent_bytes", plans[i].sent_bytes},
-                                   {"received_bytes", plans[i].received_bytes},
-                                   {"held_bytes", nodes[i].held_bytes},
-                                   {"held_after_bytes", plans[i].held_after_bytes},
-                                   {"lost_bytes", plans[i].lost_bytes}});
-    }
-    std::cout << json_text(document) << '\n';
-    return;
-  }
+  nlohmann::json rows = nlohmann::json::array();
   TextTable table({"node", "", "share", "then", "sends", "is given", "holds", "then"});
   for (std::size_t i = 0; i < nodes.size(); ++i) {
+    rows.push_back({{"id", nodes[i].id},
+                    {"added", nodes[i].is_added},
+                    {"removed", nodes[i].is_removed},
+                    {"share_before", plans[i].share_before},
+                    {"share_after", plans[i].share_after},
+                    {"sent_bytes", plans[i].sent_bytes},
+                    {"received_bytes", plans[i].received_bytes},
+                    {"held_bytes", nodes[i].held_bytes},
+                    {"held_after_bytes", plans[i].held_after_bytes},
+                    {"lost_bytes", plans[i].lost_bytes}});
     table.add({nodes[i].id,
                nodes[i].is_added     ? "new"
                : nodes[i].is_removed ? "goes"
@@ -271,14 +255,19 @@ void run_cluster_plan(PlanOptions options) {
                format_share(plans[i].share_before), format_share(plans[i].share_after), bytes(plans[i].sent_bytes),
                bytes(plans[i].received_bytes), bytes(nodes[i].held_bytes), bytes(plans[i].held_after_bytes)});
   }
-  table.print(std::cout);
-  std::cout << "\nIn all " << bytes(moved) << " of " << bytes(held) << " would move, in about "
-            << format_seconds(std::max(seconds, 1.0)) << " at " << bytes(static_cast<double>(options.move_rate))
-            << " a second from each node.\n";
-  if (lost > 0) {
-    std::cout << "There is no room for " << bytes(lost) << " of it: so much of what is used least would be evicted.\n";
-  }
-  std::cout << "Nothing was changed. A node that dies instead of leaving takes along what it would have sent.\n";
+  const nlohmann::json document = {
+      {"moved_bytes", moved}, {"held_bytes", held}, {"lost_bytes", lost}, {"seconds", seconds}, {"nodes", rows}};
+  print_answer(options.json, document, [&] {
+    table.print(std::cout);
+    std::cout << "\nIn all " << bytes(moved) << " of " << bytes(held) << " would move, in about "
+              << format_seconds(std::max(seconds, 1.0)) << " at " << bytes(static_cast<double>(options.move_rate))
+              << " a second from each node.\n";
+    if (lost > 0) {
+      std::cout << "There is no room for " << bytes(lost)
+                << " of it: so much of what is used least would be evicted.\n";
+    }
+    std::cout << "Nothing was changed. A node that dies instead of leaving takes along what it would have sent.\n";
+  });
 }
 
 struct DrainOptions : CtlOptions {

@@ -24,39 +24,36 @@ void run_cluster_hot(HotOptions options) {
   const std::vector<MemberWord> words = ask_members(options);
   std::vector<HotBeginning> list = hot_beginnings(words);
   if (!options.all) std::erase_if(list, [](const HotBeginning& one) { return !one.is_hot; });
-  if (options.json) {
-    nlohmann::json document = {{"beginnings", nlohmann::json::array()}, {"nodes", nlohmann::json::array()}};
-    for (const MemberWord& word : words) {
-      nlohmann::json node = {{"id", word.id}, {"answers", word.has_answered}};
-      if (const auto hot = word.values.find("hot_blocks"); hot != word.values.end()) node["hot_blocks"] = hot->second;
-      document["nodes"].push_back(node);
-    }
-    for (const HotBeginning& one : list) {
-      nlohmann::json entry = {{"namespace", one.space}, {"last_block", one.last}, {"blocks", one.block_count},
-                              {"hot", one.is_hot},      {"share", one.share()},   {"nodes", nlohmann::json::array()}};
-      for (const HotBeginning::Word& word : one.words) {
-        entry["nodes"].push_back(
-            {{"id", word.node}, {"share", word.share}, {"hot", word.is_hot}, {"version", word.version}});
-      }
-      document["beginnings"].push_back(entry);
-    }
-    std::cout << json_text(document) << '\n';
-    return;
+  nlohmann::json document = {{"beginnings", nlohmann::json::array()}, {"nodes", nlohmann::json::array()}};
+  for (const MemberWord& word : words) {
+    nlohmann::json& node = document["nodes"].emplace_back();
+    node = {{"id", word.id}, {"answers", word.has_answered}};
+    if (const auto hot = word.values.find("hot_blocks"); hot != word.values.end()) node["hot_blocks"] = hot->second;
   }
   TextTable table({"namespace", "up to block", "blocks", "of matches", "hot for", "version"});
   for (const HotBeginning& one : list) {
+    nlohmann::json by_node = nlohmann::json::array();
     std::string nodes, version;
     for (const HotBeginning::Word& word : one.words) {
+      by_node.push_back({{"id", word.node}, {"share", word.share}, {"hot", word.is_hot}, {"version", word.version}});
       if (!word.is_hot) continue;
       nodes += (nodes.empty() ? "" : " ") + word.node;
       const std::string named = hex_48(word.version);
       version = version.empty() || version == named ? named : "differs";
     }
+    document["beginnings"].push_back({{"namespace", one.space},
+                                      {"last_block", one.last},
+                                      {"blocks", one.block_count},
+                                      {"hot", one.is_hot},
+                                      {"share", one.share()},
+                                      {"nodes", by_node}});
     table.add({one.space, one.last, std::to_string(one.block_count), format_share(one.share()),
                nodes.empty() ? "-" : nodes, version.empty() ? "-" : version});
   }
-  table.print(std::cout);
-  if (list.empty()) std::cout << "Nothing is hot: no block begins more than 1 % of recent prompts.\n";
+  print_answer(options.json, document, [&] {
+    table.print(std::cout);
+    if (list.empty()) std::cout << "Nothing is hot: no block begins more than 1 % of recent prompts.\n";
+  });
 }
 
 }  // namespace

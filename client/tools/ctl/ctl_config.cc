@@ -3,7 +3,6 @@
 
 #include "client/tools/ctl/admin_http.h"
 #include "client/tools/ctl/ctl.h"
-#include "client/tools/json_text.h"
 #include "client/tools/node_stats.h"
 #include "client/tools/text_table.h"
 #include "transport/token.h"
@@ -11,9 +10,9 @@
 namespace kv {
 namespace {
 
-struct ConfigOptions {
-  ConnectionOptions node{.endpoints = {}, .transport = {}, .deadline = 10s};
-  bool json = false, all = false, writes = false;
+struct ConfigOptions : CtlOptions {
+  ConfigOptions() { node.deadline = 10s; }
+  bool all = false, writes = false;
   std::string admin = "127.0.0.1:7401";
   std::string name;
   std::vector<std::string> assignments;
@@ -58,10 +57,6 @@ std::string cell(const nlohmann::json& value) {
 
 void run_list(const ConfigOptions& options) {
   const nlohmann::json document = read_answer(ask_admin(options, "GET", "/config/list.json"));
-  if (options.json) {
-    std::cout << json_text(document) << "\n";
-    return;
-  }
   TextTable table({"option", "value", "from", "while running"});
   for (const auto& each : document.at("options")) {
     const bool is_live = each.at("is_live").get<bool>();
@@ -70,23 +65,21 @@ void run_list(const ConfigOptions& options) {
     table.add({each.at("name").get<std::string>(), cell(each.at("value")), each.at("source").get<std::string>(),
                is_live ? "yes" : "no: " + each.at("why_not").get<std::string>()});
   }
-  table.print(std::cout);
-  const std::string file = document.at("file").get<std::string>();
-  std::cout << (file.empty() ? "started without a file" : "file: " + file) << "\n";
+  print_answer(options.json, document, [&] {
+    table.print(std::cout);
+    const std::string file = document.at("file").get<std::string>();
+    std::cout << (file.empty() ? "started without a file" : "file: " + file) << "\n";
+  });
 }
 
 void run_get(const ConfigOptions& options) {
   const nlohmann::json document = read_answer(ask_admin(options, "GET", "/config/list.json"));
   for (const auto& each : document.at("options")) {
     if (each.at("name") != options.name) continue;
-    if (options.json) {
-      std::cout << json_text(each) << "\n";
-    } else if (each.at("value").is_array()) {
-      for (const auto& value : each.at("value")) std::cout << value.get<std::string>() << "\n";
-    } else {
-      std::cout << cell(each.at("value")) << "\n";
-    }
-    return;
+    return print_answer(options.json, each, [&value = each.at("value")] {
+      for (const auto& line : value.is_array() ? value : nlohmann::json::array({value}))
+        std::cout << line.get<std::string>() << "\n";
+    });
   }
   throw ToolFailed(options.name + ": there is no such option; `kvstorectl config list --all` shows all");
 }
@@ -101,25 +94,21 @@ void run_set(const ConfigOptions& options) {
   if (options.writes) query += "&_write=1";
   const nlohmann::json document = read_answer(ask_admin(options, "POST", "/config/set?" + query));
   const std::string wrong = document.value("wrong", "");
-  if (options.json) {
-    std::cout << json_text(document) << "\n";
-  } else {
+  print_answer(options.json, document, [&] {
     for (const auto& name : document.at("changed")) std::cout << name.get<std::string>() << ": changed\n";
     if (wrong.empty() && document.at("changed").empty()) std::cout << "nothing to change\n";
     for (const auto& note : document.at("notes")) std::cout << note.get<std::string>() << "\n";
-  }
+  });
   if (!wrong.empty()) throw ToolFailed(wrong);
 }
 
-CLI::App* add_verb(CLI::App& config, const char* name, const char* about,
-                   const std::shared_ptr<ConfigOptions>& options) {
-  CLI::App* const verb = config.add_subcommand(name, about);
-  verb->add_option("--admin", options->admin, "The node's admin server: HOST:PORT or https://HOST:PORT")
+template <class Run>
+std::pair<CLI::App*, ConfigOptions*> add_verb(CLI::App& config, const char* name, const char* about, Run run) {
+  const auto verb = add_ctl_command<ConfigOptions>(config, name, about, run);
+  verb.first->add_option("--admin", verb.second->admin, "The node's admin server: HOST:PORT or https://HOST:PORT")
       ->capture_default_str()
       ->type_name("ADDRESS")
       ->envname("KVSTORE_ADMIN_ADDRESS");
-  add_node_options(*verb, options->node, /*with_transport=*/false);
-  verb->add_flag("--json", options->json, "One JSON document, for scripts");
   return verb;
 }
 
@@ -128,20 +117,17 @@ CLI::App* add_verb(CLI::App& config, const char* name, const char* about,
 void add_config_commands(CLI::App& app) {
   CLI::App* const config = app.add_subcommand("config", "The options of a running node: shown, and changed");
   config->require_subcommand(1);
-  const auto options = std::make_shared<ConfigOptions>();
-  CLI::App* const list =
-      add_verb(*config, "list", "Each option: its value, where that came from, and whether it can be changed", options);
-  list->add_flag("--all", options->all, "Also those that need a restart and have their defaults");
-  list->callback([options] { run_list(*options); });
-  CLI::App* const get = add_verb(*config, "get", "The value of one option", options);
-  get->add_option("name", options->name, "Of the option, without dashes")->required();
-  get->callback([options] { run_get(*options); });
-  CLI::App* const set = add_verb(*config, "set", "Changes options while the node serves", options);
-  set->add_option("assignment", options->assignments,
+  const auto [list, listed] = add_verb(
+      *config, "list", "Each option: its value, where that came from, and whether it can be changed", run_list);
+  list->add_flag("--all", listed->all, "Also those that need a restart and have their defaults");
+  const auto [get, got] = add_verb(*config, "get", "The value of one option", run_get);
+  get->add_option("name", got->name, "Of the option, without dashes")->required();
+  const auto [set, changed] = add_verb(*config, "set", "Changes options while the node serves", run_set);
+  set->add_option("assignment", changed->assignments,
                   "NAME=VALUE, as in the node's TOML file, without quotes; of a list, several")
       ->required()
       ->type_name("NAME=VALUE");
-  set->add_flag("--write", options->writes, "Also write them to the node's file, so that a restart keeps them");
+  set->add_flag("--write", changed->writes, "Also write them to the node's file, so that a restart keeps them");
   set->footer(
       "Values are checked as at the start, together with all others. What needs a restart is refused. Without --write "
       "a\nchange lasts until the node ends. On a node with a policy it needs the role operator.\n\n"
@@ -149,7 +135,6 @@ void add_config_commands(CLI::App& app) {
       "  kvstorectl config set log-level=debug\n"
       "  kvstorectl config set capacity=96GiB --write\n"
       "  kvstorectl config set get-seconds=30 put-seconds=10\n");
-  set->callback([options] { run_set(*options); });
 }
 
 }  // namespace kv

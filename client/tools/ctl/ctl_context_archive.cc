@@ -1,6 +1,4 @@
 // kvstorectl contexts export, import: a context as a file, to copy a prefix to another cluster.
-#include <unistd.h>
-
 #include <chrono>
 #include <csignal>
 #include <iostream>
@@ -12,6 +10,7 @@
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/ctl_contexts.h"
 #include "client/tools/json_text.h"
+#include "client/tools/progress_line.h"
 #include "client/tools/text_table.h"
 
 namespace kv {
@@ -32,31 +31,15 @@ void watch_for_interrupt() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
 }
 
-/// One line that is rewritten, for a waiting person.
-class ProgressLine {
- public:
-  explicit ProgressLine(bool is_wanted) : is_on_(is_wanted && ::isatty(STDERR_FILENO) == 1) {}
-  ~ProgressLine() { clear(); }
-  void clear() {
-    if (std::exchange(is_there_, false)) std::cerr << "\r\033[K" << std::flush;
-  }
-  bool tell(const ArchiveProgress& progress) {
-    const auto now = std::chrono::steady_clock::now();
-    if (is_on_ && now >= next_) {
-      next_ = now + std::chrono::milliseconds(200);
-      is_there_ = true;
-      constexpr const char* kDone[] = {"read", "checked", "stored"};
-      std::cerr << "\r\033[K" << format_count(progress.blocks) << " of " << format_count(progress.of) << " blocks "
-                << kDone[static_cast<int>(progress.step)] << std::flush;
-    }
-    return interrupted == 0;
-  }
-
- private:
-  const bool is_on_;
-  bool is_there_ = false;
-  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
-};
+/// False: the transfer ends.
+bool tell(ProgressLine& line, const ArchiveProgress& progress) {
+  line.tell([&] {
+    constexpr const char* kDone[] = {"read", "checked", "stored"};
+    return format_count(progress.blocks) + " of " + format_count(progress.of) + " blocks " +
+           kDone[static_cast<int>(progress.step)];
+  });
+  return interrupted == 0;
+}
 
 nlohmann::json json_of(const ArchivedContext& archived) {
   return {{"name", archived.name},     {"namespace_id", archived.namespace_id},
@@ -75,8 +58,8 @@ void run_export(ArchiveCtlOptions options) {
   asked.is_partial = options.is_partial;
   asked.replaces = options.replaces;
   asked.key_file = options.key_file;
-  ProgressLine line(!options.json);
-  asked.go_on = [&](const ArchiveProgress& progress) { return line.tell(progress); };
+  ProgressLine line(!options.json, std::chrono::milliseconds(500));
+  asked.go_on = [&](const ArchiveProgress& progress) { return tell(line, progress); };
   watch_for_interrupt();
   const auto exported = export_context(client, options.name, options.file, asked);
   line.clear();
@@ -98,8 +81,8 @@ void run_import(ArchiveCtlOptions options) {
   asked.key_file = options.key_file;
   asked.life = life;
   asked.priority = options.priority;
-  ProgressLine line(!options.json);
-  asked.go_on = [&](const ArchiveProgress& progress) { return line.tell(progress); };
+  ProgressLine line(!options.json, std::chrono::milliseconds(500));
+  asked.go_on = [&](const ArchiveProgress& progress) { return tell(line, progress); };
   watch_for_interrupt();
   auto imported = import_context(client, options.file, asked);
   line.clear();

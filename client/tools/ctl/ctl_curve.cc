@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/quantity.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
@@ -15,7 +14,7 @@ namespace kv {
 namespace {
 
 struct CurveOptions : CtlOptions {
-  std::uint64_t more_bytes = std::uint64_t{64} << 30;
+  std::size_t more_bytes = std::size_t{64} << 30;
 };
 
 struct CurvePoint {
@@ -157,15 +156,7 @@ void run_curve(CurveOptions options) {
 void add_curve_command(CLI::App& app) {
   const auto [command, options] = add_ctl_command<CurveOptions>(
       app, "curve", "What the hit rate would be with less memory, or more, on each node", run_curve);
-  command
-      ->add_option_function<std::string>(
-          "--more",
-          [options = options](const std::string& text) {
-            if (!parse_bytes(text, &options->more_bytes) || options->more_bytes == 0)
-              throw CLI::ValidationError("--more", text + ": not a size, such as 64GiB");
-          },
-          "Say what so much more memory, or disk, would bring (default: 64GiB)")
-      ->type_name("SIZE");
+  add_bytes_option(*command, "--more", options->more_bytes, "Say what so much more memory, or disk, would bring");
   command->footer(
       "Each node keeps a sample of the blocks asked for, whether it has them or not. +- is the error of the sample: "
       "19\ntimes in 20 the truth is within. Exit status 1 if a node does not answer.\n\n"

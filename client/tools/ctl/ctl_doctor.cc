@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/assert.h"
+#include "base/kernel_files.h"
 #include "client/tools/ctl/admin_http.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/doctor/doctor.h"
@@ -135,70 +136,6 @@ void check_contents(const NodeStats& node, Findings& findings) {
     findings.push_back({"pins", Verdict::kWarning,
                         format_number(100 * pinned / blocks, 0) + " % of the blocks are pinned",
                         "what is pinned cannot make room: see kvstorectl unpin"});
-  }
-}
-
-/// Validity of a certificate or list. Warns weeks before the end, while a person can still act.
-void check_expiry(const NodeStats& node, const char* value, const std::string& what, const char* advice,
-                  Findings& findings) {
-  constexpr double kDay = 86400, kSoonDays = 14;
-  if (!has_stat(node, value)) return;
-  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const double days = (stat(node, value) - now) / kDay;
-  const Verdict verdict = days < 0 ? Verdict::kFailed : days < kSoonDays ? Verdict::kWarning : Verdict::kOk;
-  findings.push_back({what + " of " + node.name, verdict,
-                      days < 0 ? "ended " + format_number(-days, 1) + " days ago: new connections fail"
-                               : "ends in " + format_number(days, 1) + " days",
-                      verdict == Verdict::kOk ? "" : advice});
-}
-
-/// Only for nodes that report it: those with TLS, or without where they should have it.
-void check_security(const NodeStats& node, Findings& findings) {
-  if (node.error) return;  // reported by check_node
-  if (const double plain = stat(node, "plaintext_network_listeners"); plain > 0) {
-    findings.push_back({"plain text of " + node.name, Verdict::kWarning,
-                        format_count(static_cast<std::uint64_t>(plain)) +
-                            " listeners beyond loopback neither encrypt nor authenticate",
-                        "whoever reaches them may read, write and drop every block. Give the node certificates and "
-                        "tls:// listeners (docs/security.md), or be sure of that network"});
-  }
-  if (const double open = stat(node, "network_listeners_without_policy"); open > 0) {
-    findings.push_back({"policy of " + node.name, Verdict::kWarning,
-                        format_count(static_cast<std::uint64_t>(open)) +
-                            " listeners beyond loopback, and no policy-file: whoever is let in may do everything",
-                        "say who may read, write, operate and observe: policy-file (docs/security.md)"});
-  }
-  if (stat(node, "policy_reload_failed") > 0) {
-    findings.push_back({"policy of " + node.name, Verdict::kWarning,
-                        "the last reload failed; the policy in use is older than the file",
-                        "the node's log says what is wrong in the file"});
-  }
-  check_expiry(node, "tls_cert_expiry_timestamp_seconds", "certificate",
-               "put a new one in place of the node's tls-cert and tls-key; it is taken up by itself", findings);
-  check_expiry(node, "tls_ca_expiry_timestamp_seconds", "CA",
-               "add the next CA to tls-ca of all nodes and clients, then replace the certificates", findings);
-  check_expiry(node, "tls_crl_expiry_timestamp_seconds", "list of revoked certificates",
-               "fetch a new tls-crl; is what fetches it running?", findings);
-  if (stat(node, "tls_reload_failed") > 0) {
-    findings.push_back({"certificate files of " + node.name, Verdict::kWarning,
-                        "the last reload failed; what is in use is older than the files",
-                        "the node's log names the file and what is wrong in it"});
-  }
-}
-
-/// Only for nodes that encrypt their disk.
-void check_spill_keys(const NodeStats& node, Findings& findings) {
-  if (node.error) return;  // reported by check_node
-  if (stat(node, "spill_key_file_exposed") > 0) {
-    findings.push_back(
-        {"spill-key-file of " + node.name, Verdict::kWarning, "others than its owner may read or write it",
-         "chmod 400, owned by the node's user; then put a new key in the first line and send SIGHUP: the "
-         "old one may be known (docs/security.md)"});
-  }
-  if (stat(node, "spill_key_reload_failed") > 0) {
-    findings.push_back({"spill-key-file of " + node.name, Verdict::kWarning,
-                        "the last reload failed; keys on disk may still need an older key",
-                        "the node's log says what is wrong; keep the old key in the file until a reload works"});
   }
 }
 
@@ -377,8 +314,7 @@ Findings check_all(DoctorOptions& options) {
       check_contents(node, findings);
       append(findings, check_counters(node));
     }
-    for (const NodeStats& node : *stats) check_security(node, findings);
-    for (const NodeStats& node : *stats) check_spill_keys(node, findings);
+    for (const NodeStats& node : *stats) append(findings, check_security(node));
     check_lookups(uses_of(*stats), findings);
   }
   check_members(options, findings);

@@ -67,7 +67,7 @@ void run_ping(PingOptions options) {
   TextTable table({"node", "answers", "lost", "p50 us", "p99 us", "max us", "over"});
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const LatencyHistogram& latency = pings[i].latency;
-    const double max_us = static_cast<double>(latency.max().count()) / 1000;
+    const double max_us = latency.max_us();
     document["nodes"].push_back({{"name", nodes[i].name},
                                  {"answers", latency.count()},
                                  {"lost", pings[i].lost},

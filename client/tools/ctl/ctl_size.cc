@@ -261,10 +261,10 @@ void run_size(const SizeOptions& options, const CLI::App& command) {
 void add_size_command(CLI::App& app) {
   auto options = std::make_shared<SizeOptions>();
   CLI::App* command = app.add_subcommand("size", "How large a model's cache is, and when fetching beats computing");
-  const auto count_option = [&](const char* name, std::uint64_t& value, const char* about) {
-    command->add_option(name, value, about)
+  const auto count_option = [&](const char* name, std::uint64_t& value, const char* about, int bits = 24) {
+    return command->add_option(name, value, about)
         ->type_name("N")
-        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 24));
+        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << bits));
   };
   CLI::Option* const config =
       command
@@ -294,24 +294,12 @@ void add_size_command(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   add_bytes_option(*command, "--bandwidth", options->bandwidth, "Bytes a second that a fetch reaches")
       ->default_str("50GB");
-  command->add_option("--tokens", options->token_count, "Tokens to fetch or to compute")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 31));
-  command
-      ->add_option("--new-tokens", options->new_token_count,
-                   "Then generate so many: operations with a cache and without")
-      ->type_name("N")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 31));
-  command->add_option("--batch", options->batch, "Sequences of --new-tokens")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 31));
+  count_option("--tokens", options->token_count, "Tokens to fetch or to compute", 31)->capture_default_str();
+  count_option("--new-tokens", options->new_token_count, "Then generate so many: operations with a cache and without",
+               31);
+  count_option("--batch", options->batch, "Sequences of --new-tokens", 31)->capture_default_str();
   command->add_flag("--full", options->full, "Count layers with windows or chunks as full ones");
-  command->add_option("--block-size", options->block_size, "Tokens in a block")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 20));
+  count_option("--block-size", options->block_size, "Tokens in a block", 20)->capture_default_str();
   command->add_option("--format", options->format, "Show only this format")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16", "fp8", "int8_per_token_head", "nvfp4", "fp8_ds_mla"}));
   command->add_flag("--json", options->json, "One JSON document, for scripts");

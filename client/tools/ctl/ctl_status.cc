@@ -218,9 +218,7 @@ void run_namespaces(CtlOptions options) {
       entry["block_bytes"] = record ? record->block_bytes() : 0;
       document["namespaces"].push_back(std::move(entry));
     }
-    if (!node.error) continue;
-    std::cerr << node.name << ": " << describe(node.error) << '\n';
-    document["silent"].push_back({{"node", node.name}, {"error", describe(node.error)}});
+    note_if_silent(node, document);
   }
   print_answer(options.json, document, table);
   fail_if_silent(stats);

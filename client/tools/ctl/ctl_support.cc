@@ -27,7 +27,8 @@ constexpr std::size_t kPartBytesMax = 4 << 20;  // of one part; a log of a bad h
 constexpr auto kProgramTime = 20s;
 
 struct SupportOptions {
-  ConnectionOptions node{.endpoints = {}, .transport = {}, .deadline = 2s};
+  SupportOptions() { node.deadline = 2s; }
+  ConnectionOptions node;
   std::string admin = "127.0.0.1:7401";
   std::string config = "/etc/kvstore/kvstore-node.toml";
   std::string out;

@@ -56,10 +56,8 @@ void run_tenants(CtlOptions options) {
                  count_of_cell(values, "sessions"), refused_cell(values)});
       document["tenants"].push_back({{"node", node.name}, {"tenant", name}, {"values", values}});
     }
-    if (node.error) {
-      std::cerr << node.name << ": " << describe(node.error) << '\n';
-      document["silent"].push_back({{"node", node.name}, {"error", describe(node.error)}});
-    } else if (tenants.empty() && !options.json) {
+    note_if_silent(node, document);
+    if (!node.error && tenants.empty() && !options.json) {
       std::cerr << node.name << ": no policy-file, so tenants are not told apart; or nothing was opened yet\n";
     }
   }

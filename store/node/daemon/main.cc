@@ -6,7 +6,6 @@
 #include <exception>
 #include <iostream>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,7 +21,7 @@
 namespace {
 
 /// For --check-config. Returns the exit status: 0, or 2 after a reason on stderr.
-int check(const kv::NodeOptions& options, const std::optional<kv::GivenOptions>& given) {
+int check(const kv::NodeOptions& options, const kv::GivenOptions& given) {
   if (options.spill_keys.is_given()) {
     if (const auto keys = kv::SpillKeys::open(options.spill_keys); !keys) {
       std::cerr << "kvstore-node: " << keys.error().text << "\n";
@@ -33,7 +32,7 @@ int check(const kv::NodeOptions& options, const std::optional<kv::GivenOptions>&
   if (const std::string refused =
           kv::capacity_refusal(kv::read_memory_facts(), kv::RoomOf::kMachine, arena.capacity_bytes, arena.huge_pages);
       !refused.empty()) {
-    std::cerr << "kvstore-node: " << (given ? given->explained(refused) : refused) << "\n";
+    std::cerr << "kvstore-node: " << given.explained(refused) << "\n";
     return 2;
   }
   std::cout << "configuration is valid: node-id " << options.node_id << ", capacity "
@@ -49,11 +48,9 @@ int check(const kv::NodeOptions& options, const std::optional<kv::GivenOptions>&
 }
 
 /// The daemon's own output is its log, which has rules of its own.
-int run_daemon(const kv::NodeOptions& options, std::optional<kv::GivenOptions> given, const std::string& wrong,
-               const kv::Daemon::ReadOptions& read) {
+int run_daemon(const kv::NodeOptions& options, kv::GivenOptions given, const kv::Daemon::ReadOptions& read) {
   try {
-    if (!given) throw std::runtime_error(wrong);  // the file has changed since
-    return kv::Daemon(options).run(*std::move(given), read);
+    return kv::Daemon(options).run(std::move(given), read);
   } catch (const std::exception& error) {
     std::cerr << "kvstore-node: " << error.what() << "\n";
     return 1;
@@ -69,19 +66,14 @@ int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "spill")
     return kv::end_output("kvstore-node", kv::run_spill_tool(argc - 1, argv + 1, std::cout, std::cerr));
   int exit_code = 0;
-  const auto options = kv::parse_options(argc, argv, &exit_code);
+  std::optional<kv::GivenOptions> given;
+  const auto options = kv::parse_options(argc, argv, &exit_code, &given);
   if (!options) return kv::end_output("kvstore-node", exit_code);
-  const auto read = [argc, argv](std::string* wrong) {
+  if (options->check_only) return kv::end_output("kvstore-node", check(*options, *given));
+  if (options->autotune.is_asked)
+    return kv::end_output("kvstore-node", kv::run_autotune(*options, *given, std::cout, std::cerr));
+  return run_daemon(*options, *std::move(given), [argc, argv](std::string* wrong) {
     int ignored = 0;
     return kv::GivenOptions::read(argc, argv, &ignored, wrong);
-  };
-  std::string wrong;
-  auto given = read(&wrong);
-  if (options->check_only) return kv::end_output("kvstore-node", check(*options, given));
-  if (options->autotune.is_asked) {
-    if (given) return kv::end_output("kvstore-node", kv::run_autotune(*options, *given, std::cout, std::cerr));
-    std::cerr << "kvstore-node: " << wrong << "\n";  // the file has changed since
-    return 2;
-  }
-  return run_daemon(*options, std::move(given), wrong, read);
+  });
 }

@@ -1,40 +1,17 @@
 #include "store/node/events/event_query.h"
 
-#include <algorithm>
-
 #include "base/hex.h"
 #include "base/quantity.h"
+#include "store/node/status/query.h"
 
 namespace kv {
-namespace {
-
-template <class Number>
-bool read_decimal(std::string_view text, Number& number) {
-  const auto read = parse_number<Number>(text);
-  number = read.value_or(0);
-  return read.has_value();
-}
-
-}  // namespace
-
-std::optional<EventQuery> read_event_query(std::string_view query) {
-  EventQuery asked;
-  bool has_from = false;
-  while (!query.empty()) {
-    const std::string_view part = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(query.size(), part.size() + 1));
-    const std::size_t equals = part.find('=');
-    if (equals == std::string_view::npos) return std::nullopt;
-    const std::string_view key = part.substr(0, equals), value = part.substr(equals + 1);
-    if (key == "from" && !has_from) {
-      has_from = true;
-      if (!read_decimal(value, asked.from)) return std::nullopt;
-    } else if (key == "life" && !asked.life) {
-      if (!from_hex(value, asked.life.emplace())) return std::nullopt;
-    } else {
-      return std::nullopt;
-    }
-  }
+std::optional<EventQuery> read_event_query(std::string_view text) {
+  Query query(text);
+  const auto from = query.take("from"), life = query.take("life");
+  const auto number = from ? parse_number<std::uint64_t>(*from) : 0;
+  if (!query.is_read() || !number) return std::nullopt;
+  EventQuery asked{.from = *number};
+  if (life && !from_hex(*life, asked.life.emplace())) return std::nullopt;
   return asked;
 }
 
@@ -50,7 +27,9 @@ std::optional<LookDesk::BlockCursor> read_block_query(std::string_view query) {
   } else {
     return std::nullopt;
   }
-  if (!read_decimal(query, cursor.next)) return std::nullopt;
+  const auto next = parse_number<decltype(cursor.next)>(query);
+  if (!next) return std::nullopt;
+  cursor.next = *next;
   return cursor;
 }
 

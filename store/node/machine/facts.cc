@@ -10,17 +10,12 @@
 #include <sstream>
 #include <utility>
 
+#include "base/kernel_files.h"
+
 namespace kv {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string line_of(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 /// The number at the start of the text, which may have a sign, and words after it.
 std::optional<std::int64_t> number_of(std::string_view text) {
@@ -33,7 +28,7 @@ std::optional<std::int64_t> number_of(std::string_view text) {
 }
 
 std::optional<std::uint64_t> size_of_file(const fs::path& path) {
-  const auto number = number_of(line_of(path));
+  const auto number = number_of(first_line(path));
   return number && *number >= 0 ? std::optional(static_cast<std::uint64_t>(*number)) : std::nullopt;
 }
 
@@ -136,18 +131,18 @@ std::optional<double> group_processors(const GroupPaths& paths) {
     least = least ? std::min(*least, processors) : processors;
   };
   for (const fs::path& group : paths.unified) {
-    const std::string line = line_of(group / "cpu.max");
+    const std::string line = first_line(group / "cpu.max");
     const std::size_t space = line.find(' ');
     if (space != std::string::npos) take(number_of(line), number_of(std::string_view(line).substr(space)));
   }
   for (const fs::path& group : paths.processor)
-    take(number_of(line_of(group / "cpu.cfs_quota_us")), number_of(line_of(group / "cpu.cfs_period_us")));
+    take(number_of(first_line(group / "cpu.cfs_quota_us")), number_of(first_line(group / "cpu.cfs_period_us")));
   return least;
 }
 
 /// The last of the three numbers of tcp_rmem and tcp_wmem.
 std::optional<std::uint64_t> third_number(const fs::path& path) {
-  std::istringstream line(line_of(path));
+  std::istringstream line(first_line(path));
   std::uint64_t least = 0, usual = 0, most = 0;
   return line >> least >> usual >> most ? std::optional(most) : std::nullopt;
 }
@@ -160,20 +155,14 @@ std::optional<MachineFacts::Limit> limit_of(auto resource) {  // the C library h
 }
 
 bool has_ipc_lock(const std::string& root) {
-  constexpr std::string_view kName = "CapEff:";
   constexpr int kIpcLock = 14;
-  std::ifstream file(root + "/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(kName)) continue;
-    std::uint64_t bits = 0;
-    std::istringstream text(line.substr(kName.size()));
-    return text >> std::hex >> bits && (bits >> kIpcLock & 1) != 0;
-  }
-  return false;
+  std::uint64_t bits = 0;
+  std::istringstream(kernel_value(root + "/proc/self/status", "CapEff")) >> std::hex >> bits;
+  return (bits >> kIpcLock & 1) != 0;
 }
 
 int numa_node_in(const fs::path& device) {
-  const auto number = number_of(line_of(device / "numa_node"));
+  const auto number = number_of(first_line(device / "numa_node"));
   return number && *number >= 0 && *number < 8192 ? static_cast<int>(*number) : -1;
 }
 
@@ -188,7 +177,7 @@ std::vector<MachineFacts::Device> devices_of(const std::string& root) {
   });
   // Display and processing controllers (classes 03 and 12) by makers of accelerators: NVIDIA and AMD.
   each_in(root + "/sys/bus/pci/devices", [&](const fs::path& device) {
-    const std::string kind = line_of(device / "class"), vendor = line_of(device / "vendor");
+    const std::string kind = first_line(device / "class"), vendor = first_line(device / "vendor");
     if (!kind.starts_with("0x0302") && !kind.starts_with("0x0300") && !kind.starts_with("0x12")) return;
     if (vendor != "0x10de" && vendor != "0x1002") return;
     devices.push_back({device.filename().string(), /*is_rdma=*/false, numa_node_in(device)});
@@ -207,7 +196,7 @@ MachineFacts read_memory_facts(const std::string& root) {
   const auto count = size_of_file(huge / "nr_hugepages"), free_count = size_of_file(huge / "free_hugepages");
   const auto promised = size_of_file(huge / "resv_hugepages").value_or(0);  // still free, but promised to a process
   if (count && free_count) facts.huge_pages = {*count, *free_count - std::min(*free_count, promised)};
-  facts.shmem_huge = line_of(root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  facts.shmem_huge = first_line(root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   const GroupPaths groups = group_paths(root);
   facts.group_memory = group_memory(groups);
   facts.group_huge_pages = group_huge_pages(groups);

@@ -27,34 +27,9 @@ namespace {
 /// The largest accepted size of memory or disk, 64 TiB: sums and products of sizes then fit 64 bits.
 constexpr std::size_t kBytesMax = std::size_t{1} << 46;
 
-}  // namespace
+using Given = GivenValues;
 
-/// The targets of the rows: the options themselves, and values that become options once all are known. Sizes in blocks,
-/// for example, depend on an option that may come later on the command line.
-struct GivenOptions::Given {
-  Given() {
-    options.store.arena.capacity_bytes = 4ull << 30;
-    options.store.curve.is_on = true;
-  }
-  NodeOptions options;
-  std::vector<std::string> listen = {"tcp://127.0.0.1:7400"};
-  std::string admin = "127.0.0.1:7401";
-  std::size_t capacity_blocks = 0, capacity_block_bytes = 2 << 20, spill_capacity_blocks = 0;
-  bool no_huge_pages = false;
-  std::string eviction_policy = "auto", spill_policy = "eviction", rdma = "auto";
-  double weight = 0;
-  Duration etcd_lease = 10s;
-  bool allows_plain_network = false;
-  std::map<std::string, OptionPlace> places;  ///< By name; absent ones have their defaults.
-  std::string file;                           ///< --config.
-  std::vector<std::string> unknown_variables;
-};
-
-namespace {
-
-using Given = GivenOptions::Given;
-
-// -- the table: name, target, limits, help, group, excludes
+// -- the table: name, target, limits, help, excludes
 
 constexpr Form kEndpointForm{"tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"};
 constexpr Form kPemForm{"a file in PEM form that this user can read"};
@@ -72,7 +47,7 @@ std::vector<OptionRow> memory_rows(Given& given) {
                                                "https://HOST:PORT with TLS; 'none' for no server"}),
       live({"capacity", &o.store.arena.capacity_bytes, kSize, "Memory for blocks, such as 64GiB"}),
       live({"capacity-blocks", &given.capacity_blocks, kAnyValue,
-            "Memory for exactly this many blocks of --capacity-block-bytes instead", "", "capacity"}),
+            "Memory for exactly this many blocks of --capacity-block-bytes instead", "capacity"}),
       {"capacity-max", &o.store.arena.capacity_bytes_max, kSizeOrZero,
        "Capacity can be changed while the node runs, up to this, such as 256GiB; RDMA is off then, whose devices keep "
        "what they have registered. 0: a restart changes it"},
@@ -92,186 +67,155 @@ std::vector<OptionRow> memory_rows(Given& given) {
 }
 
 std::vector<OptionRow> disk_rows(Given& given) {
-  constexpr const char* kDisk = "Disk tier";
   NodeOptions& o = given.options;
   return {
       live({"spill-path", &o.spill_paths, Form{"a directory, or one to be made in a directory that is there"},
-            "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device",
-            kDisk}),
+            "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device"}),
       fixed("directories are opened when the node starts; SIGHUP reads the file again",
             {"spill-key-file", &o.spill_keys.file, Form{"a file of keys, 64 hexadecimal digits on a line"},
              "File of keys, the current one first: 64 hexadecimal digits on a line, or an id and the digits. What is "
-             "written to disk is encrypted (docs/security.md). None: it is not",
-             kDisk}),
+             "written to disk is encrypted (docs/security.md). None: it is not"}),
       // The command may contain a password or a token.
       secret(fixed(
           "directories are opened when the node starts; SIGHUP runs the command again",
           {"spill-key-command", &o.spill_keys.command, Form{"a command for /bin/sh"},
-           "Instead of that file: a command for /bin/sh that prints its lines, out of a KMS or a TPM, within 30 s",
-           kDisk})),
-      live(
-          {"spill-capacity", &o.store.disk.capacity_bytes, kSize,
-           "Blocks kept on disk besides those in memory, such as 800GiB. The files take up to 1.25 x (this + capacity)",
-           kDisk}),
+           "Instead of that file: a command for /bin/sh that prints its lines, out of a KMS or a TPM, within 30 s"})),
+      live({"spill-capacity", &o.store.disk.capacity_bytes, kSize,
+            "Blocks kept on disk besides those in memory, such as 800GiB. The files take up to 1.25 x (this + "
+            "capacity)"}),
       live({"spill-capacity-blocks", &given.spill_capacity_blocks, kAnyValue,
-            "Exactly this many blocks of --capacity-block-bytes instead", kDisk, "spill-capacity"}),
+            "Exactly this many blocks of --capacity-block-bytes instead", "spill-capacity"}),
       live({"spill-policy", &given.spill_policy, OneOf{"eviction", "write-through"},
-            "When a block is written: eviction (its memory is wanted soon), write-through (it was stored)", kDisk}),
+            "When a block is written: eviction (its memory is wanted soon), write-through (it was stored)"}),
       live({"spill-reserve", &o.store.spill.reserve, RealLimits{0.001, 0.5},
-            "Share of memory kept free by writing ahead of puts", kDisk}),
+            "Share of memory kept free by writing ahead of puts"}),
       live({"spill-put-wait-seconds", &o.session.spill_wait, RealLimits{0, 5},
             "A put waits this long for the disk, at most half of its time (its deadline, at most 5 s), before blocks "
-            "that are not on it are evicted; 0: never",
-            kDisk}),
+            "that are not on it are evicted; 0: never"}),
       fixed("it needs to know when each block was stored",
             {"spill-skip-unused", &o.store.spill.skip_unused, kAnyValue,
-             "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten", kDisk}),
+             "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten"}),
       live({"spill-chance-min", &o.store.spill.chance_min, RealLimits{0, 1},
             "With a full disk and --eviction-policy yield: evict unwritten what is less likely than this to be used in "
-            "the time that a block stays on disk; 0: write everything",
-            kDisk}),
+            "the time that a block stays on disk; 0: write everything"}),
       live({"spill-write-rate", &o.spill.write_bytes_per_second, kSizeOrZero,
-            "Bytes a second written at most, such as 500MiB; 0: no limit", kDisk}),
+            "Bytes a second written at most, such as 500MiB; 0: no limit"}),
       live({"spill-scrub-rate", &o.spill.scrub_bytes_per_second, kSizeOrZero,
-            "Bytes a second read and verified while nobody reads, such as 16MiB; 0: none", kDisk}),
+            "Bytes a second read and verified while nobody reads, such as 16MiB; 0: none"}),
       live({"spill-drain-rate", &o.spill.drain_bytes_per_second, kSizeOrZero,
             "Bytes a second moved at most out of a directory that was taken out of spill-path, such as 128MiB; 0: no "
-            "limit",
-            kDisk}),
+            "limit"}),
       live({"spill-warm-rate", &o.warm_bytes_per_second, kSizeOrZero,
-            "Bytes a second of named contexts brought to memory ahead of need, such as 256MiB; 0: none", kDisk}),
+            "Bytes a second of named contexts brought to memory ahead of need, such as 256MiB; 0: none"}),
       live({"spill-promote-reads", &o.store.disk.promote_reads, IntegerLimits{1, 255},
-            "A block goes back to memory with its n-th read from disk", kDisk}),
-      {"spill-read-threads", &o.spill.read_threads, IntegerLimits{1, 256}, "Threads that wait for reads", kDisk},
+            "A block goes back to memory with its n-th read from disk"}),
+      {"spill-read-threads", &o.spill.read_threads, IntegerLimits{1, 256}, "Threads that wait for reads"},
       {"spill-retry-seconds", &o.spill.retry_after, RealLimits{0.01, 3600},
-       "A disk that failed is left alone this long, then tried again", kDisk},
+       "A disk that failed is left alone this long, then tried again"},
       {"spill-hang-seconds", &o.spill_hang, RealLimits{0.1, 3600},
        "Of several directories, one that does not answer for this long is left out until it does"},
       live({"spill-drop-wait-seconds", &o.session.drop_wait, RealLimits{0, 3600},
             "A drop's answer waits this long for the disk to keep the drop; then it says that the drop holds until the "
             "next start"}),
       live({"spill-stop-seconds", &o.spill.give_up_after, RealLimits{0.01, 3600},
-            "A stop no longer waits for a disk that finishes nothing for this long", kDisk}),
-      live({"spill-save", &o.spill_save, kAnyValue, "At a clean stop, write what is in memory, for the next start",
-            kDisk}),
+            "A stop no longer waits for a disk that finishes nothing for this long"}),
+      live({"spill-save", &o.spill_save, kAnyValue, "At a clean stop, write what is in memory, for the next start"}),
   };
 }
 
 std::vector<OptionRow> rdma_rows(Given& given) {
-  constexpr const char* kRdma = "RDMA";
   VerbsConfig& verbs = given.options.verbs;
   return {
       {"rdma", &given.rdma, OneOf{"auto", "on", "off"},
        "Move blocks by RDMA: auto (if there is a device), on (do not start without), off. `kvstorectl doctor --rdma` "
-       "checks a machine for it",
-       kRdma},
+       "checks a machine for it"},
       {"rdma-device", &verbs.devices.names, Form{"a device such as mlx5_0, or mlx5_0@10.0.0.1"},
        "A device to use, such as mlx5_0, or mlx5_0@10.0.0.1 for one of its addresses; may be repeated. Its link may "
-       "come later. None: those nearest to this node's processor whose link is up, at most 4",
-       kRdma},
+       "come later. None: those nearest to this node's processor whose link is up, at most 4"},
       {"rdma-lanes-max", &verbs.lane_count_max, IntegerLimits{1, 32},
-       "Queue pairs of one session; lane i is on device i", kRdma},
+       "Queue pairs of one session; lane i is on device i"},
       {"rdma-messages-max", &verbs.message_count_max, IntegerLimits{0, static_cast<int>(kMessageCountMax)},
-       "Small requests of one session that come by SEND and have no answer yet; 0: they come through the socket",
-       kRdma},
-      {"rdma-queue-pairs-max", &verbs.queue_pair_count_max, IntegerLimits{1, 1000000}, "Queue pairs of all sessions",
-       kRdma},
+       "Small requests of one session that come by SEND and have no answer yet; 0: they come through the socket"},
+      {"rdma-queue-pairs-max", &verbs.queue_pair_count_max, IntegerLimits{1, 1000000}, "Queue pairs of all sessions"},
       {"rdma-traffic-class", &verbs.devices.traffic_class, IntegerLimits{0, 255},
-       "Of the node's packets; on RoCE 4 x DSCP, such as 104 for the lossless class 26", kRdma},
+       "Of the node's packets; on RoCE 4 x DSCP, such as 104 for the lossless class 26"},
       {"rdma-slice-bytes", &verbs.slice_bytes_max, kSizeOrZero,
-       "Memory registered at once, such as 64GiB; 0: as much as the devices take", kRdma},
+       "Memory registered at once, such as 64GiB; 0: as much as the devices take"},
   };
 }
 
 std::vector<OptionRow> cluster_rows(Given& given) {
-  constexpr const char* kCluster = "Cluster";
   EtcdConfig& etcd = given.options.etcd;
   MembershipConfig& membership = given.options.membership;
   return {
       {"etcd", &etcd.endpoints, Form{"http://HOST:PORT or https://HOST:PORT"},
        "http://HOST:PORT or https://HOST:PORT of an etcd member; may be repeated. Nodes with the same etcd and "
        "etcd-prefix are a cluster, whose clients need the address of any of them. None: this node stands alone, or on "
-       "a list that clients have",
-       kCluster},
+       "a list that clients have"},
       {"etcd-prefix", &membership.prefix, Form{"2 to 256 bytes that begin with '/' and do not end so"},
-       "Of this cluster's keys in etcd", kCluster},
-      {"etcd-ca", &etcd.ca_file, kPemForm, "PEM file of who signed etcd's certificates (default: the system's)",
-       kCluster},
-      {"etcd-cert", &etcd.cert_file, kPemForm, "PEM file of this node's certificate for etcd", kCluster},
-      {"etcd-key", &etcd.key_file, kPemForm, "PEM file of its key", kCluster},
-      {"etcd-user", &etcd.user, Form{"a name, with etcd-password-file"}, "User of etcd, where it asks for one",
-       kCluster},
+       "Of this cluster's keys in etcd"},
+      {"etcd-ca", &etcd.ca_file, kPemForm, "PEM file of who signed etcd's certificates (default: the system's)"},
+      {"etcd-cert", &etcd.cert_file, kPemForm, "PEM file of this node's certificate for etcd"},
+      {"etcd-key", &etcd.key_file, kPemForm, "PEM file of its key"},
+      {"etcd-user", &etcd.user, Form{"a name, with etcd-password-file"}, "User of etcd, where it asks for one"},
       {"etcd-password-file", &etcd.password_file, Form{"a file that this user can read, with etcd-user"},
-       "File whose first line is that user's password", kCluster},
+       "File whose first line is that user's password"},
       {"etcd-lease-seconds", &given.etcd_lease, RealLimits{2, 300},
-       "A node that etcd has not heard of for so long is off the map", kCluster},
+       "A node that etcd has not heard of for so long is off the map"},
       {"advertise", &membership.self.endpoints, kEndpointForm,
        "Where clients reach this node: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH; may be repeated (default: as "
-       "listen)",
-       kCluster},
+       "listen)"},
       {"weight", &given.weight, RealLimits{0, kMemberWeightMax},
-       "This node's share of the blocks, in proportion (default: its capacity in GiB)", kCluster},
+       "This node's share of the blocks, in proportion (default: its capacity in GiB)"},
       {"zone", &membership.self.zone, Form{"a name without blanks"},
-       "Where this node stands; shown, and for clients to come", kCluster},
+       "Where this node stands; shown, and for clients to come"},
       live({"move-rate", &given.options.move_rate, kSizeOrZero,
             "Bytes a second, such as 256MiB, that this node hands to others when they join, or it leaves; 0: hands "
-            "nothing over",
-            kCluster}),
+            "nothing over"}),
       live({"copy-uses", &given.options.copy_uses, IntegerLimits{0, 255},
             "A prefix that was used so often, the put that brought it included, gets a second copy on the node that "
-            "would own it next; 0: none does. 2 is everything that was asked for again",
-            kCluster}),
+            "would own it next; 0: none does. 2 is everything that was asked for again"}),
       live({"hand-over-seconds", &given.options.hand_over_max, RealLimits{0, 86400},
-            "After SIGTERM the node hands over what it owns for so long at most, before it leaves", kCluster}),
+            "After SIGTERM the node hands over what it owns for so long at most, before it leaves"}),
       {"join-seconds", &given.options.join_max, RealLimits{0, 86400},
-       "A node that joins is given what will be its own for so long at most, before it serves", kCluster},
+       "A node that joins is given what will be its own for so long at most, before it serves"},
       {"peer", &given.options.peers, kEndpointForm,
        "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH of a node of a static list, with which this one learns which "
-       "blocks are used again; may be repeated, and may be this node itself. With --etcd all nodes of the cluster are",
-       kCluster},
+       "blocks are used again; may be repeated, and may be this node itself. With --etcd all nodes of the cluster are"},
       live({"pool-seconds", &given.options.pool_period, RealLimits{0, 3600},
-            "Between two times that nodes tell one another what they have learned; 0: this node learns alone",
-            kCluster}),
+            "Between two times that nodes tell one another what they have learned; 0: this node learns alone"}),
       {"cluster-extent-blocks", &membership.extent_blocks, IntegerLimits{1, 1 << 20},
-       "For a cluster that has no nodes yet: one block in so many begins an extent (docs/cluster.md)", kCluster},
+       "For a cluster that has no nodes yet: one block in so many begins an extent (docs/cluster.md)"},
   };
 }
 
 std::vector<OptionRow> tls_rows(Given& given) {
-  constexpr const char* kTls = "TLS and access (docs/security.md)";
   NodeOptions& o = given.options;
   return {
       {"tls-cert", &o.tls.cert_file, kPemForm,
-       "PEM file of this node's certificate, and of those between it and the CA; for tls:// and https://", kTls},
-      {"tls-key", &o.tls.key_file, kPemForm, "PEM file of its private key", kTls},
-      {"tls-ca", &o.tls.ca_file, kPemForm, "PEM file of who signs clients' certificates; each client has to show one",
-       kTls},
-      {"tls-crl", &o.tls.crl_file, kPemForm, "PEM file of revoked certificates, one list for each CA", kTls},
+       "PEM file of this node's certificate, and of those between it and the CA; for tls:// and https://"},
+      {"tls-key", &o.tls.key_file, kPemForm, "PEM file of its private key"},
+      {"tls-ca", &o.tls.ca_file, kPemForm, "PEM file of who signs clients' certificates; each client has to show one"},
+      {"tls-crl", &o.tls.crl_file, kPemForm, "PEM file of revoked certificates, one list for each CA"},
       {"tls-allowed-name", &o.tls.allowed_names, Form{"a DNS name, *.NAME, a URI or URI/*"},
        "A name (subject alternative name) that a client's certificate may have: a URI, URI/* for all below it, a DNS "
-       "name, or *.NAME; may be repeated. None: every certificate of the CA",
-       kTls},
+       "name, or *.NAME; may be repeated. None: every certificate of the CA"},
       {"policy-file", &o.policy_file, Form{"a TOML file of roles (docs/security.md)"},
        "TOML file of who may do what: certificates' names, tokens and Unix users to roles. None: whoever is let in may "
-       "do everything",
-       kTls},
+       "do everything"},
       {"tenant-secret-file", &o.tenant_secret_file,
        Form{"a file with 64 hexadecimal digits that others cannot read, with policy-file"},
        "File with 64 hexadecimal digits, the same on all nodes of a cluster: tenants' namespaces are named by it, so "
-       "that no record of one finds another's. Needs policy-file",
-       kTls},
+       "that no record of one finds another's. Needs policy-file"},
       {"tls-handshake-seconds", &o.handshake_timeout, RealLimits{0.1, 3600},
-       "For a connection to prove who it is, before it may say hello", kTls},
+       "For a connection to prove who it is, before it may say hello"},
       live({"tls-handshakes-max", &o.handshakes_max, IntegerLimits{1, 1000000},
-            "Connections that have not proved who they are, half of them from one address; more are closed at once",
-            kTls}),
+            "Connections that have not proved who they are, half of them from one address; more are closed at once"}),
       live({"tls-handshakes-per-second", &o.handshakes_per_second, RealLimits{0, 1000000},
             "Connections that begin to prove who they are, half of them from one address; more are closed at once. 0: "
-            "no bound",
-            kTls}),
+            "no bound"}),
       {"plaintext-on-trusted-network", &given.allows_plain_network, kAnyValue,
-       "Listen beyond loopback without TLS too: whoever reaches these addresses may read, write and drop everything",
-       kTls},
+       "Listen beyond loopback without TLS too: whoever reaches these addresses may read, write and drop everything"},
   };
 }
 
@@ -344,10 +288,15 @@ std::vector<OptionRow> session_rows(Given& given) {
 
 /// In the order of --help.
 std::vector<OptionRow> all_rows(Given& given) {
-  std::vector<OptionRow> all;
-  for (const auto& rows : {memory_rows(given), disk_rows(given), rdma_rows(given), tls_rows(given), cluster_rows(given),
-                           session_rows(given)})
-    all.insert(all.end(), rows.begin(), rows.end());
+  std::vector<OptionRow> all = memory_rows(given);
+  const auto add = [&all](const char* heading, std::vector<OptionRow> rows) {
+    for (OptionRow& row : rows) all.emplace_back(std::move(row)).group = heading;
+  };
+  add("Disk tier", disk_rows(given));
+  add("RDMA", rdma_rows(given));
+  add("TLS and access (docs/security.md)", tls_rows(given));
+  add("Cluster", cluster_rows(given));
+  add("", session_rows(given));
   return all;
 }
 
@@ -685,36 +634,28 @@ std::string explained(const Given& given, std::string wrong) {
 
 }  // namespace
 
-GivenOptions::GivenOptions(std::unique_ptr<Given> given) : given_(std::move(given)) {}
-GivenOptions::GivenOptions(const GivenOptions& other) : given_(std::make_unique<Given>(*other.given_)) {}
-GivenOptions::GivenOptions(GivenOptions&& other) noexcept = default;
-GivenOptions& GivenOptions::operator=(GivenOptions&& other) noexcept = default;
-GivenOptions::~GivenOptions() = default;
-
 std::optional<GivenOptions> GivenOptions::read(int argc, const char* const* argv, int* exit_code, std::string* wrong) {
-  auto given = std::make_unique<Given>();
-  if (!read_given(argc, argv, *given, exit_code, wrong)) return std::nullopt;
-  return GivenOptions(std::move(given));
+  GivenOptions given;
+  if (!read_given(argc, argv, given.given_, exit_code, wrong)) return std::nullopt;
+  return given;
 }
 
 std::optional<NodeOptions> GivenOptions::options(std::string* wrong, bool reads_files) const {
-  Given derived = *given_;
+  Given derived = given_;
   *wrong = derive(derived, reads_files);
-  if (!wrong->empty()) *wrong = kv::explained(*given_, *wrong);
+  if (!wrong->empty()) *wrong = kv::explained(given_, *wrong);
   return wrong->empty() ? std::optional(std::move(derived.options)) : std::nullopt;
 }
 
-const std::string& GivenOptions::file() const { return given_->file; }
-const std::vector<std::string>& GivenOptions::unknown_variables() const { return given_->unknown_variables; }
-std::string GivenOptions::explained(const std::string& wrong) const { return kv::explained(*given_, wrong); }
+std::string GivenOptions::explained(const std::string& wrong) const { return kv::explained(given_, wrong); }
 
 std::vector<GivenOptions::Entry> GivenOptions::list() const {
-  Given now = *given_, before;
+  Given now = given_, before;
   const std::vector<OptionRow> rows = all_rows(now), defaults = all_rows(before);
   std::vector<Entry> entries;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const auto found = given_->places.find(rows[i].name);
-    const OptionPlace place = found == given_->places.end() ? OptionPlace{} : found->second;
+    const auto found = given_.places.find(rows[i].name);
+    const OptionPlace place = found == given_.places.end() ? OptionPlace{} : found->second;
     entries.push_back({.name = rows[i].name,
                        .values = values_of(rows[i]),
                        .otherwise = values_of(defaults[i]),
@@ -737,7 +678,7 @@ std::vector<std::string> GivenOptions::Entry::shown(const std::vector<std::strin
 }
 
 std::string GivenOptions::set(const std::string& name, const std::vector<std::string>& values, Source source) {
-  Given next = *given_, before;
+  Given next = given_, before;
   const std::vector<OptionRow> rows = all_rows(next), defaults = all_rows(before);
   const OptionRow* const row = find_row(rows, name);
   if (row == nullptr) {
@@ -753,24 +694,26 @@ std::string GivenOptions::set(const std::string& name, const std::vector<std::st
   }
   next.places[name] = {source, ""};
   if (source == Source::kDefault) next.places.erase(name);
-  *given_ = std::move(next);
+  given_ = std::move(next);
   return "";
 }
 
 void GivenOptions::take(const std::string& name, const GivenOptions& from) {
-  Given other = *from.given_;
-  const std::vector<OptionRow> rows = all_rows(*given_), others = all_rows(other);
+  Given other = from.given_;
+  const std::vector<OptionRow> rows = all_rows(given_), others = all_rows(other);
   copy_value(*find_row(rows, name), *find_row(others, name));
   const auto place = other.places.find(name);
-  given_->places.erase(name);
-  if (place != other.places.end()) given_->places[name] = place->second;
+  given_.places.erase(name);
+  if (place != other.places.end()) given_.places[name] = place->second;
 }
 
-std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code) {
+std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code,
+                                         std::optional<GivenOptions>* kept) {
   std::string wrong;
-  const auto given = GivenOptions::read(argc, argv, exit_code, &wrong);
+  auto given = GivenOptions::read(argc, argv, exit_code, &wrong);
   if (!given && wrong.empty()) return std::nullopt;  // --help, --version
   auto options = given ? given->options(&wrong) : std::nullopt;
+  if (options && kept != nullptr) *kept = std::move(given);
   if (options) return options;
   std::cerr << "kvstore-node: " << wrong << "\nRun with --help for more information.\n";
   std::string ignored;

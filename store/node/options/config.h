@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -80,6 +80,27 @@ struct NodeOptions {
   MembershipConfig membership;
 };
 
+/// The targets of the option table's rows: the options themselves, and values that become options once all are known.
+/// Sizes in blocks, for example, depend on an option that may come later on the command line.
+struct GivenValues {
+  GivenValues() {
+    options.store.arena.capacity_bytes = 4ull << 30;
+    options.store.curve.is_on = true;
+  }
+  NodeOptions options;
+  std::vector<std::string> listen = {"tcp://127.0.0.1:7400"};
+  std::string admin = "127.0.0.1:7401";
+  std::size_t capacity_blocks = 0, capacity_block_bytes = 2 << 20, spill_capacity_blocks = 0;
+  bool no_huge_pages = false;
+  std::string eviction_policy = "auto", spill_policy = "eviction", rdma = "auto";
+  double weight = 0;
+  Duration etcd_lease = 10s;
+  bool allows_plain_network = false;
+  std::map<std::string, OptionPlace> places;  ///< By name; absent ones have their defaults.
+  std::string file;                           ///< --config.
+  std::vector<std::string> unknown_variables;
+};
+
 /// Every option as given: its value and origin, so that each can be shown, and changed by name with the same checks as
 /// at the start. live/settings.h puts changes into effect.
 class GivenOptions {
@@ -100,28 +121,22 @@ class GivenOptions {
 
   /// Like parse_options(), but with the message in *wrong. nullopt and an empty *wrong: after --help or --version.
   static std::optional<GivenOptions> read(int argc, const char* const* argv, int* exit_code, std::string* wrong);
-  GivenOptions(const GivenOptions& other);
-  GivenOptions(GivenOptions&& other) noexcept;
-  GivenOptions& operator=(GivenOptions&& other) noexcept;
-  ~GivenOptions();
 
   /// The options derived from all values together; nullopt and *wrong if they conflict. `reads_files`: policy, TLS too.
   std::optional<NodeOptions> options(std::string* wrong, bool reads_files = true) const;
-  std::vector<Entry> list() const;  ///< In the order of --help.
-  const std::string& file() const;  ///< The TOML file, or empty.
+  std::vector<Entry> list() const;                         ///< In the order of --help.
+  const std::string& file() const { return given_.file; }  ///< The TOML file, or empty.
   /// Environment variables that look like misspelt options. An error with --check-config.
-  const std::vector<std::string>& unknown_variables() const;
+  const std::vector<std::string>& unknown_variables() const { return given_.unknown_variables; }
   /// Extends an error, which begins with an option's name, by the value, the allowed values and the value's origin.
   std::string explained(const std::string& wrong) const;
   /// Returns "", or an error with name, value and allowed values; then the old value stays.
   std::string set(const std::string& name, const std::vector<std::string>& values, Source source);
   void take(const std::string& name, const GivenOptions& from);  ///< Value and source. Requires: `name` exists.
 
-  struct Given;
-
  private:
-  explicit GivenOptions(std::unique_ptr<Given> given);
-  std::unique_ptr<Given> given_;
+  GivenOptions() = default;
+  GivenValues given_;
 };
 
 /// Exit statuses of a node that does not start: for a supervisor, which must not start the first again.
@@ -131,6 +146,8 @@ inline constexpr int kExitNotNow = 1;     ///< A file, a disk, memory or a servi
 /// Parses the command line, which may name a TOML file, and the environment. A flag wins over the environment, the
 /// environment over the file. Returns nullopt and sets `*exit_code` when the process should end: after --help or
 /// --version, or after an error, printed on stderr with the option, its value, the allowed values and its origin.
-std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code);
+/// `kept`: receives the options as given, if they are good.
+std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code,
+                                         std::optional<GivenOptions>* kept = nullptr);
 
 }  // namespace kv

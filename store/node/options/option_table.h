@@ -53,8 +53,8 @@ struct OptionRow {
   OptionTarget to;   ///< Outlives the parse. Its value before is the default, as --help shows.
   OptionLimits limits;
   const char* help;
-  const char* group = "";            ///< Heading in --help; empty: "Options".
   const char* excludes = "";         ///< An earlier row that cannot be given together with this one.
+  const char* group = "";            ///< Heading in --help; empty: "Options".
   const char* fixed = kReadAtStart;  ///< Why it needs a restart; empty: it can be changed while the node runs.
   bool is_secret = false;            ///< The value is left out of pages, logs and errors.
 };

@@ -17,10 +17,10 @@
 #include "store/node/access/tenant_eraser.h"
 #include "store/node/access/tenant_figures.h"
 #include "store/node/membership/member_text.h"
-#include "store/node/options/settings.h"
 #include "store/node/rdma/verbs_node.h"
 #include "store/node/session/core/node_context.h"
 #include "store/node/status/figures.h"
+#include "store/node/status/query.h"
 #include "transport/frame.h"
 
 namespace kv {
@@ -39,29 +39,9 @@ AdminAnswer given(const json& document) {
 }
 AdminAnswer refused(error_code code, std::string why) { return {.why = Failure(code, std::move(why))}; }
 
-/// The parameters of a question; each name at most once.
-class Query {
- public:
-  explicit Query(const AdminQuestion& question) : path_(question.path), given_(parse_assignments(question.query)) {}
-  /// Empty: not given. Each parameter is taken once.
-  std::string take(std::string_view name) {
-    if (!given_) return {};
-    const auto found = std::ranges::find(*given_, name, &Settings::Assignment::name);
-    if (found == given_->end() || found->values.size() != 1) return {};
-    std::string value = std::move(found->values.front());
-    given_->erase(found);
-    return value;
-  }
-  /// Whether all parameters were taken.
-  bool is_read() const { return given_ && given_->empty(); }
-  AdminAnswer bad(const std::string& allowed) const {
-    return refused(Errc::kBadRequest, path_ + ": the query is not understood; allowed: " + allowed);
-  }
-
- private:
-  const std::string path_;
-  std::optional<std::vector<Settings::Assignment>> given_;
-};
+AdminAnswer bad_query(const AdminQuestion& question, const std::string& allowed) {
+  return refused(Errc::kBadRequest, question.path + ": the query is not understood; allowed: " + allowed);
+}
 
 template <class Values>
 json object_of(const Values& values) {
@@ -200,11 +180,11 @@ void add_node(NodeContext& node, json& document) {
 /// Every observer gets the clocks, the cluster, hot beginnings, and what it sees of tenants and namespaces; one without
 /// a tenant gets everything. With `after` the answer has more namespaces alone.
 AdminAnswer tell_stats(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, ActLine&) {
-  Query query(question);
-  const std::string digits = query.take("after");
+  Query query(question.query);
+  const std::string digits = query.take("after").value_or("");
   NamespaceId after{};
   if (!query.is_read() || (!digits.empty() && !from_hex(digits, after.bytes)))
-    return query.bad("after=ID, the `next` of an earlier answer");
+    return bad_query(question, "after=ID, the `next` of an earlier answer");
   json document = json::object();
   std::optional<NamespaceId> next;
   document["namespaces"] = spaces_json(node, peer, digits.empty() ? nullptr : &after, &next);
@@ -227,7 +207,7 @@ AdminAnswer tell_stats(NodeContext& node, const AdminQuestion& question, PeerAcc
 
 /// A line names the requester and its address: a tenant sees only its own clients.
 AdminAnswer tell_slow_log(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, ActLine&) {
-  if (!question.query.empty()) return Query(question).bad("none");
+  if (!question.query.empty()) return bad_query(question, "none");
   SlowLog::Told told = node.slow.told();
   if (is_act(question.path)) node.slow.clear();
   if (const std::string& own = peer.tenant(); !own.empty()) {
@@ -265,17 +245,18 @@ AdminAnswer tell_slow_log(NodeContext& node, const AdminQuestion& question, Peer
 }
 
 AdminAnswer tell_learned(NodeContext& node, const AdminQuestion& question, PeerAccess&, ActLine&) {
-  if (!question.query.empty()) return Query(question).bad("none");
+  if (!question.query.empty()) return bad_query(question, "none");
   const auto told = node.pool.told();
   return given({{"learned", to_hex(std::as_bytes(std::span(*told)))}});
 }
 
 /// Records the request for the mover, which checks periodically.
 AdminAnswer drain(NodeContext& node, const AdminQuestion& question, PeerAccess&, ActLine& line) {
-  Query query(question);
-  const std::string wanted = query.take("node"), how = query.take("drain");
+  Query query(question.query);
+  const std::string wanted = query.take("node").value_or(""), how = query.take("drain").value_or("");
   line.target += "drain=" + printable(how.substr(0, 8));
-  if (!query.is_read() || (how != "true" && how != "false")) return query.bad("node=ID&drain=true, or drain=false");
+  if (!query.is_read() || (how != "true" && how != "false"))
+    return bad_query(question, "node=ID&drain=true, or drain=false");
   if (wanted != node.node_id) {  // another one behind a shared address
     return refused(Errc::kBadRequest, fmt::format("/drain: node '{}', this node is '{}'",
                                                   printable(std::string_view(wanted).substr(0, 128)), node.node_id));
@@ -290,12 +271,12 @@ AdminAnswer drain(NodeContext& node, const AdminQuestion& question, PeerAccess&,
 /// Begins the erasure, or reports its progress: it may take as long as reading the whole disk, so requests do not wait.
 AdminAnswer erase(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, ActLine& line) {
   constexpr std::size_t kNameBytesMax = 1024;  // of a record's value
-  Query query(question);
-  const std::string tenant = query.take("tenant"), share = query.take("share");
+  Query query(question.query);
+  const std::string tenant = query.take("tenant").value_or(""), share = query.take("share").value_or("");
   const std::string& name = share.empty() ? tenant : share;
   if (!query.is_read() || tenant.empty() == share.empty() || name.size() > kNameBytesMax ||
       name.find('\n') != std::string::npos)
-    return query.bad("tenant=NAME or share=NAME");
+    return bad_query(question, "tenant=NAME or share=NAME");
   const std::string owner = (share.empty() ? "" : "share:") + name;
   line.target += fmt::format("owner='{}'", printable(owner));
   if (const std::string why = peer.erase_denial(owner_named(owner)); !why.empty()) {

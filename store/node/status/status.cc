@@ -60,6 +60,10 @@ std::vector<SpaceDesk::View> spaces_of(LockedStore& store, std::size_t count_max
   return spaces;
 }
 
+std::int64_t microseconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 
 json part_json(const TreeSums::Part& part, TimePoint now) {
@@ -128,6 +132,117 @@ json numa_json(const NumaLook& look) {
   return {{"nodes", look.node_count}, {"chosen", look.chosen}, {"shares", shares}};
 }
 
+json node_json(const NodeContext& node, const StatusConfig& config) {
+  const NodeMetrics::Totals totals = node.metrics.totals();
+  return {{"id", node.node_id},
+          {"version", config.version},
+          {"uptime_s", to_seconds(node.clock.now() - node.started)},
+          {"state", node.draining       ? "draining"
+                    : config.is_ready() ? "serving"
+                                        : "starting"},
+          {"sessions", totals.sessions},
+          {"region_bytes", node.lent ? node.lent->bytes() : 0},
+          {"has_rdma", node.verbs != nullptr},
+          {"checksum_failures", totals.checksum_failures},
+          {"deadline_misses", totals.deadline_misses},
+          {"denials", totals.denials}};
+}
+
+json memory_json(const StoreStats& stats) {
+  const std::optional<double> age = eviction_age_p50_seconds(stats);
+  return {{"capacity_bytes", stats.capacity_bytes},   {"used_bytes", stats.allocated_bytes},
+          {"slab_bytes", stats.slab_bytes},           {"blocks", stats.block_count},
+          {"set_blocks", stats.set_block_count},      {"pinned_blocks", stats.pinned_count},
+          {"staged_blocks", stats.staged_count},      {"leases", stats.lease_count},
+          {"leased_bytes", stats.leased_bytes},       {"index_used_bytes", stats.index_used_bytes},
+          {"index_bytes_max", stats.index_bytes_max}, {"stored_blocks", stats.stored_blocks},
+          {"evicted_blocks", stats.evicted_blocks},   {"eviction_age_s", age ? json(*age) : json()}};
+}
+
+json disk_json(const NodeContext& node, const StatusConfig& config, const StoreStats& stats) {
+  const auto is_on = [](const NodeMetrics::Value& each) {
+    return std::string_view(each.name) == "disk_is_on" && each.value > 0;
+  };
+  return {{"is_on", std::ranges::any_of(node.spill->stats(), is_on)},
+          {"capacity_bytes", config.disk_capacity_now ? config.disk_capacity_now() : config.disk_capacity_bytes},
+          {"used_bytes", stats.disk_only_bytes},
+          {"log_bytes", stats.disk_log_bytes},
+          {"blocks", stats.disk_block_count},
+          {"lost_blocks", stats.lost_blocks},
+          {"lost_unspilled_blocks", stats.lost_unspilled_blocks}};
+}
+
+json classes_json(const StoreStats& stats) {
+  json classes = json::array();
+  for (const StoreStats::SizeClass& each : stats.classes) {
+    classes.push_back({{"block_bytes", each.block_bytes},
+                       {"slots", each.slot_count},
+                       {"used", each.used_count},
+                       {"slabs", each.slab_count}});
+  }
+  return classes;
+}
+
+/// Namespaces of one owner, or those beyond what is shown.
+struct SpaceSums {
+  std::uint64_t spaces = 0, blocks = 0, bytes = 0;
+  void add(const SpaceDesk::View& space) {
+    ++spaces;
+    blocks += space.block_count;
+    bytes += space.total_bytes;
+  }
+};
+
+json tenants_json(const std::map<std::string, SpaceSums>& tenants) {
+  std::vector<std::pair<std::string, SpaceSums>> by_size(tenants.begin(), tenants.end());
+  std::ranges::sort(by_size, std::greater(), [](const auto& each) { return each.second.bytes; });
+  json rows = json::array();
+  for (const auto& [name, sums] : by_size) {
+    if (rows.size() == StatusAnswers::kSpacesShown) break;
+    rows.push_back({{"name", name}, {"spaces", sums.spaces}, {"blocks", sums.blocks}, {"bytes", sums.bytes}});
+  }
+  return rows;
+}
+
+/// What the peer sees of namespaces, their owners, and hot beginnings.
+void add_spaces(NodeContext& node, const StoreStats& stats, PeerAccess& peer, json& result) {
+  bool is_whole = false;
+  std::vector<SpaceDesk::View> spaces = spaces_of(node.store, StatusAnswers::kSpacesMax, is_whole);
+  std::ranges::sort(spaces, std::greater(), &SpaceDesk::View::total_bytes);
+  std::map<std::string, SpaceSums> tenants;
+  std::map<NamespaceId, const SpaceDesk::View*> by_name;
+  SpaceSums others;
+  json shown = json::array(), hot = json::array();
+  for (const SpaceDesk::View& space : spaces) {
+    if (!peer.sees(owner_of(*space.record))) continue;
+    by_name.emplace(space.name, &space);
+    tenants[space.record->owner().substr(0, kFieldChars)].add(space);
+    if (shown.size() < StatusAnswers::kSpacesShown) {
+      shown.push_back(space_json(space));
+    } else {
+      others.add(space);
+    }
+  }
+  for (const HotRoots::Beginning& each : node.hot_roots->most_used(StatusAnswers::kHotShown)) {
+    const auto space = by_name.find(each.space);
+    if (space == by_name.end() || !peer.sees_blocks(each.owner)) continue;  // or forgotten meanwhile
+    const SpaceDesk::View& of = *space->second;
+    hot.push_back({{"space", static_cast<std::uint64_t>(of.id)},
+                   {"model", std::string(of.record->field("model").substr(0, kFieldChars))},
+                   {"name", hex(short_hash(each.last))},
+                   {"blocks", each.block_count},
+                   {"tokens", each.block_count * of.record->block_size()},
+                   {"share", each.share},
+                   {"is_hot", each.is_hot}});
+  }
+  result["spaces"] = {{"count", stats.namespace_count},
+                      {"is_whole", is_whole},
+                      {"shown", shown},
+                      {"others", {{"count", others.spaces}, {"blocks", others.blocks}, {"bytes", others.bytes}}}};
+  result["tenants"] = tenants_json(tenants);
+  result["hot"] = hot;
+}
+
 }  // namespace
 
 StatusAnswers::StatusAnswers(NodeContext& node, StatusConfig config) : node_(node), config_(std::move(config)) {}
@@ -157,101 +272,10 @@ std::optional<std::string> StatusAnswers::answer(std::string_view path, std::str
 
 std::string StatusAnswers::now_json(PeerAccess& peer) {
   const StoreStats stats = node_.store.with([](Store& each) { return each.stats(); });
-  const NodeMetrics::Totals totals = node_.metrics.totals();
-  const TimePoint now = node_.clock.now();
-  const std::optional<double> age = eviction_age_p50_seconds(stats);
-  json result;
-  result["node"] = {{"id", node_.node_id},
-                    {"version", config_.version},
-                    {"uptime_s", to_seconds(now - node_.started)},
-                    {"state", node_.draining       ? "draining"
-                              : config_.is_ready() ? "serving"
-                                                   : "starting"},
-                    {"sessions", totals.sessions},
-                    {"region_bytes", node_.lent ? node_.lent->bytes() : 0},
-                    {"has_rdma", node_.verbs != nullptr},
-                    {"checksum_failures", totals.checksum_failures},
-                    {"deadline_misses", totals.deadline_misses},
-                    {"denials", totals.denials}};
-  result["memory"] = {{"capacity_bytes", stats.capacity_bytes},   {"used_bytes", stats.allocated_bytes},
-                      {"slab_bytes", stats.slab_bytes},           {"blocks", stats.block_count},
-                      {"set_blocks", stats.set_block_count},      {"pinned_blocks", stats.pinned_count},
-                      {"staged_blocks", stats.staged_count},      {"leases", stats.lease_count},
-                      {"leased_bytes", stats.leased_bytes},       {"index_used_bytes", stats.index_used_bytes},
-                      {"index_bytes_max", stats.index_bytes_max}, {"stored_blocks", stats.stored_blocks},
-                      {"evicted_blocks", stats.evicted_blocks},   {"eviction_age_s", age ? json(*age) : json()}};
+  json result = {{"node", node_json(node_, config_)}, {"memory", memory_json(stats)}, {"classes", classes_json(stats)}};
   if (config_.numa) result["numa"] = numa_json(config_.numa());
-  if (node_.spill != nullptr) {
-    bool is_on = false;
-    for (const NodeMetrics::Value& each : node_.spill->stats()) {
-      if (std::string_view(each.name) == "disk_is_on") is_on = each.value > 0;
-    }
-    result["disk"] = {
-        {"is_on", is_on},
-        {"capacity_bytes", config_.disk_capacity_now ? config_.disk_capacity_now() : config_.disk_capacity_bytes},
-        {"used_bytes", stats.disk_only_bytes},
-        {"log_bytes", stats.disk_log_bytes},
-        {"blocks", stats.disk_block_count},
-        {"lost_blocks", stats.lost_blocks},
-        {"lost_unspilled_blocks", stats.lost_unspilled_blocks}};
-  }
-  json& classes = result["classes"] = json::array();
-  for (const StoreStats::SizeClass& each : stats.classes) {
-    classes.push_back({{"block_bytes", each.block_bytes},
-                       {"slots", each.slot_count},
-                       {"used", each.used_count},
-                       {"slabs", each.slab_count}});
-  }
-  bool is_whole = false;
-  std::vector<SpaceDesk::View> spaces = spaces_of(node_.store, kSpacesMax, is_whole);
-  std::ranges::sort(spaces, std::greater(), &SpaceDesk::View::total_bytes);
-  struct Tenant {
-    std::uint64_t spaces = 0, blocks = 0, bytes = 0;
-  };
-  std::map<std::string, Tenant> tenants;
-  std::map<NamespaceId, const SpaceDesk::View*> by_name;
-  json shown = json::array();
-  Tenant others;
-  for (const SpaceDesk::View& space : spaces) {
-    if (!peer.sees(owner_of(*space.record))) continue;
-    by_name.emplace(space.name, &space);
-    const auto add = [&](Tenant& to) {
-      ++to.spaces;
-      to.blocks += space.block_count;
-      to.bytes += space.total_bytes;
-    };
-    add(tenants[space.record->owner().substr(0, kFieldChars)]);
-    if (shown.size() < kSpacesShown) {
-      shown.push_back(space_json(space));
-    } else {
-      add(others);
-    }
-  }
-  result["spaces"] = {{"count", stats.namespace_count},
-                      {"is_whole", is_whole},
-                      {"shown", shown},
-                      {"others", {{"count", others.spaces}, {"blocks", others.blocks}, {"bytes", others.bytes}}}};
-  std::vector<std::pair<std::string, Tenant>> by_size(tenants.begin(), tenants.end());
-  std::ranges::sort(by_size, std::greater(), [](const auto& each) { return each.second.bytes; });
-  json& tenant_rows = result["tenants"] = json::array();
-  for (const auto& [name, tenant] : by_size) {
-    if (tenant_rows.size() == kSpacesShown) break;
-    tenant_rows.push_back(
-        {{"name", name}, {"spaces", tenant.spaces}, {"blocks", tenant.blocks}, {"bytes", tenant.bytes}});
-  }
-  json& hot = result["hot"] = json::array();
-  for (const HotRoots::Beginning& each : node_.hot_roots->most_used(kHotShown)) {
-    const auto space = by_name.find(each.space);
-    if (space == by_name.end() || !peer.sees_blocks(each.owner)) continue;  // or forgotten meanwhile
-    const SpaceDesk::View& of = *space->second;
-    hot.push_back({{"space", static_cast<std::uint64_t>(of.id)},
-                   {"model", std::string(of.record->field("model").substr(0, kFieldChars))},
-                   {"name", hex(short_hash(each.last))},
-                   {"blocks", each.block_count},
-                   {"tokens", each.block_count * of.record->block_size()},
-                   {"share", each.share},
-                   {"is_hot", each.is_hot}});
-  }
+  if (node_.spill != nullptr) result["disk"] = disk_json(node_, config_, stats);
+  add_spaces(node_, stats, peer, result);
   result["cluster"] = cluster_json(*node_.cluster.view(), node_.node_id);
   result["last"] = json::parse(history_.last_json());
   return dump(result);
@@ -308,16 +332,12 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query, Peer
   }
   const TimePoint now = node_.clock.now();
   json parts = json::array(), spaces = json::object();
-  const std::vector<TreeSums::Part> selected = sums.select(kPartsMax);
-  for (const TreeSums::Part& part : selected) {
+  for (const TreeSums::Part& part : sums.select(kPartsMax)) {
     parts.push_back(part_json(part, now));
     if (!part.is_space) continue;
     const auto of = std::ranges::find(known, part.edge.space, &SpaceDesk::View::id);
     if (of != known.end()) spaces[std::to_string(static_cast<std::uint64_t>(part.edge.space))] = space_json(*of);
   }
-  const auto microseconds = [](auto duration) {
-    return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
-  };
   return dump({{"tier", scope->tier == BlockTier::kDisk ? "disk" : "memory"},
                {"is_gone", is_gone},
                {"is_exact", is_whole},

@@ -11,6 +11,7 @@
 //   status.h         the page's data, as JSON (this file)
 //   figures.h        figures made from the Store's counters, each with one definition
 //   history.h        points of the last hour and the last day
+//   query.h          the parameters of a question
 //   tree_query.h     the requested part of the trees
 //   record_fields.h  the fields of a namespace's record, without its salt
 //   page.h           the page's text, and its browser policy

@@ -1,7 +1,5 @@
 #include "client/tools/bench/limit/limit.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -12,6 +10,7 @@
 #include "client/tools/bench/bench.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
+#include "client/tools/progress_line.h"
 #include "client/tools/text_table.h"
 
 namespace kv {
@@ -95,14 +94,14 @@ void run_limit(const LimitOptions& options) {
   if (cases.empty()) throw CLI::ValidationError("--only", "no case has that in its name");
 
   std::vector<CaseResult> results(cases.size());
-  const bool progress = ::isatty(STDERR_FILENO) != 0;
+  ProgressLine progress;
   // Each round measures all cases, so that a slow minute of the machine affects them alike.
   for (std::size_t round = 0; round < options.round_count; ++round) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      if (progress) {
-        std::cerr << "\r\033[Kround " << round + 1 << " of " << options.round_count << ": " << cases[i].name
-                  << std::flush;
-      }
+      progress.tell([&] {
+        return "round " + std::to_string(round + 1) + " of " + std::to_string(options.round_count) + ": " +
+               cases[i].name;
+      });
       const LimitSample sample = cases[i].measure();
       results[i].bytes_per_second.push_back(sample.bytes_per_second);
       results[i].calls_per_second.push_back(sample.calls_per_second);
@@ -112,7 +111,7 @@ void run_limit(const LimitOptions& options) {
       }
     }
   }
-  if (progress) std::cerr << "\r\033[K";
+  progress.clear();
   options.json ? print_json(options, cases, results) : print_table(options, cases, results);
 }
 

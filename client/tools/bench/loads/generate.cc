@@ -13,6 +13,7 @@
 
 #include "client/tools/bench/bench.h"
 #include "client/tools/bench/loads/load.h"
+#include "client/tools/progress_line.h"
 #include "client/tools/text_table.h"
 
 namespace kv {
@@ -61,16 +62,14 @@ void run_generate(const GenerateOptions& options) {
   const auto kind = std::ranges::find(kLoadNames, options.kind);
   Load load(static_cast<LoadKind>(kind - std::begin(kLoadNames)), options.request_count, options.seed, options.rate);
   TraceWriter writer(options.out);
-  const bool progress = options.out != "-" && ::isatty(STDERR_FILENO) != 0;
+  ProgressLine progress(options.out != "-");
   std::uint64_t made = 0;
   while (const auto request = load.next()) {
     writer.write(trace_line(*request));
-    if (++made % 4096 == 0 && progress)
-      std::cerr << "\r\033[K" << format_count(made) << " of " << format_count(options.request_count) << " requests"
-                << std::flush;
+    ++made;
+    progress.tell([&] { return format_count(made) + " of " + format_count(options.request_count) + " requests"; });
   }
   writer.close();
-  if (progress) std::cerr << "\r\033[K";
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // Files, in reading order:
 //   ctl_doctor.cc      the command: nodes and machine
-//   doctor_counters.cc a node's counters: disk, damage, connections
+//   doctor_counters.cc a node's counters: disk, damage, connections, certificates
 //   rdma_machine.h     the kernel's report on RDMA here
 //   rdma_loopback.h    a real transfer of a device to itself
 //   doctor_rdma.h      both, judged: faults of RDMA, with advice
@@ -37,6 +37,8 @@ inline void append(Findings& to, const Findings& more) { to.insert(to.end(), mor
 /// is reported until the next start. One finding for each alert of deploy/prometheus/kvstore.rules.yml that counters
 /// without a history can show.
 Findings check_counters(const NodeStats& node);
+/// Listeners, certificates, policy, keys of the disk: of nodes that have them, or should.
+Findings check_security(const NodeStats& node);
 /// Whether a node's memory for blocks lies on its proper NUMA nodes, from its /metrics. Empty if they lack NUMA nodes,
 /// as on an older node.
 Findings check_numa(std::string_view metrics);

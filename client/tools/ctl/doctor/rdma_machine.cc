@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
+
+#include "base/kernel_files.h"
 
 namespace kv {
 namespace {
@@ -69,21 +70,6 @@ std::vector<RdmaDevice> read_devices(const std::string& root) {
 }
 
 }  // namespace
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-std::string kernel_value(const std::string& path, const std::string& name) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(name + ":")) return line.substr(name.size() + 1);
-  }
-  return "";
-}
 
 const RdmaDevice* RdmaMachine::find(const std::string& name) const {
   const auto found = std::ranges::find(devices, name, &RdmaDevice::name);

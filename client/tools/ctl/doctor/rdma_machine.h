@@ -43,9 +43,4 @@ struct RdmaMachine {
 /// Reads /sys, /proc and /dev below `root`, which tests set. Unreadable values stay at their defaults.
 RdmaMachine read_rdma_machine(const std::string& root = "");
 
-/// The first line of one of the kernel's files; empty if unreadable.
-std::string first_line(const std::string& path);
-/// Of such a file, the text behind "name:"; empty if there is none.
-std::string kernel_value(const std::string& path, const std::string& name);
-
 }  // namespace kv
