@@ -148,7 +148,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
             if pool is None or not keys:
                 continue
             order.append((i, pool))
-            moves.append((pool.load if is_load else pool.save)(list(keys), where, epoch, until))
+            moves.append(pool.move(kind, list(keys), where, epoch, until))
         for (i, pool), result in zip(order, together(moves), strict=True):
             results[i] = result
             nbytes += sum(result) * pool.page_bytes
