@@ -110,7 +110,7 @@ def difference(one: str, other: str) -> str:
 
 
 def _weights(config: Any, model: Any, loaded: Any) -> str:
-    """By the content of the loaded files. Without files here, block names digest the weights in memory, per rank (scheduler.py)."""
+    """By the content of the loaded files. Without files here, block names digest the weights in memory, per rank (told.py)."""
     files = _files(config, model, loaded)
     if files is not None:
         return weights_digest(files)

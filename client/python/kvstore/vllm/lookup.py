@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from .model import Model
 
 #: A value in SetMatchResult.held.
 _ON_DISK = 2
+#: A lookup's answer is valid for this long: shorter than the node's lease.
+_ANSWER_SECONDS = 4.0
 #: How many of the prompt's last hashes are tried for a hit inside a page: the names of all would slow every lookup.
 _TAILS_MAX = 64
 
@@ -67,8 +70,20 @@ class Lookup:
     def is_open(self) -> bool:
         return bool(self.futures)
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the leases of a hit may have ended."""
+        return not self.is_open and self.hit > 0 and time.monotonic() - self.asked > _ANSWER_SECONDS
+
+    def give_up(self) -> None:
+        for future in self.futures:
+            future.cancel()
+        self.futures = []
+
     def answer(self, model: Model, matches: list[SetMatchResult], block_bytes: list[npt.NDArray[Any]]) -> None:
         """Takes the answers for all blocks' names, [group, part, block], then all tails: a match per pipeline stage, and group sizes."""
+        self.leases = [match.lease for match in matches]
+        self.asked = time.monotonic()  # the leases' time counts from here
         held, self.on_disk = _held(model, matches, block_bytes, 0, self.block_count)
         self.hit = usable(model.groups, model.block_size, held)
         self.memory_hit = (

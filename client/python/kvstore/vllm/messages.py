@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
@@ -49,13 +49,16 @@ class Piece(NamedTuple):
         return self.pages[0]
 
 
+Blocks: TypeAlias = "Sequence[Block | Piece]"
+
+
 @dataclass
 class Load:
     """Blocks to bring into pages that stay unread until every worker has reported the load. Of ``pieces`` all come, or none counts."""
 
     job: int
     request_id: str
-    blocks: Sequence[Block] | Sequence[Piece]
+    blocks: Blocks
     are_pieces: bool = False
 
 
@@ -64,7 +67,7 @@ class Save:
     """Blocks to store; their pages are referenced until every worker has reported. ``adapter``: its number and content on each worker."""
 
     job: int
-    blocks: Sequence[Block] | Sequence[Piece]
+    blocks: Blocks
     reuse: Reuse = None
     adapter: tuple[int, dict[int, bytes]] | None = None
     are_pieces: bool = False
