@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from ..doors.door import Door
+from ..doors.identity import short
 from ..doors.results import landed, stored
 from ..errors import BadRequest, Error, Unsupported
 from ..futures import Future
@@ -18,7 +19,7 @@ from ..layouts import Cache
 from ..namespaces import Namespace
 from ..sets import SetSpace
 from .compat import page_bytes
-from .model import Options, PoolText, Ranks
+from .model import Options
 from .pools import View, bytes_of, page_ids, view_of
 from .rows import Rows
 
@@ -143,27 +144,38 @@ class Pool:
     """
 
     def __init__(
-        self,
-        door: Door,
-        options: Options,
-        ranks: Ranks,
-        name: str,
-        pool: Any,
-        namespace: Callable[[PoolText], Namespace],
+        self, door: Door, options: Options, config: Any, name: str, pool: Any, fields: Mapping[str, object]
     ) -> None:
+        """``config``: SGLang's own for this rank. ``fields``: of the namespaces of all pools."""
         self._door = door
-        self._options = options
         self._pool = pool
         self.page_size = int(getattr(pool, "page_size", 1) or 1)
         if getattr(pool, "kv_buffer", pool) is None:
             raise Unsupported(f"pool {name}: {type(pool).__name__} has no memory of its own")
+        #: Parts of a page on all ranks, and those on this rank.
+        self._part_count, self._parts = 1, range(1)
         self.view = view_of(pool)
-        if self.view is None:
-            self.text = self._opaque_text(ranks, name)
-            self._parts = range(1)
-        else:
-            self.text = self._view_text(ranks, name, self.view)
-        self.namespace = namespace(self.text)
+        text, own = (
+            self._as_it_is(config, name)
+            if self.view is None
+            else self._in_heads(config, self.view, options.head_groups)
+        )
+        first = int(getattr(pool, "start_layer", 0) or 0)
+        last = max(first + 1, int(getattr(pool, "end_layer", 0) or 0)) - 1
+        tag = getattr(pool, "storage_format_tag", None)  # SGLang's own of the pages' format, if the pool has one
+        #: With these equal, equal names mean equal bytes.
+        self.namespace = Namespace(
+            {
+                **fields,
+                **own,
+                "dtype": str(pool.dtype).removeprefix("torch."),
+                "cache_group": name,
+                "x.page_size": self.page_size,
+                "x.pool": short(text if tag is None else f"{text} {tag}"),
+                "x.parts": self._part_count if self._part_count > 1 else None,
+                "layer_range": f"{first}-{last}" if config.pp_size > 1 else None,
+            }
+        )
         self._space: SetSpace = door.open(self.namespace)
         self._load_rows: Rows | None = None
         self._save_rows: Rows | None = None
@@ -181,43 +193,27 @@ class Pool:
 
     @property
     def page_bytes(self) -> int:
-        return self.text.block_bytes * len(self._parts)
+        return self.namespace.block_bytes * len(self._parts)
 
     def is_of(self, pool: Any) -> bool:
         return pool is self._pool
 
-    def _dtype(self) -> str:
-        return str(self._pool.dtype).removeprefix("torch.")
-
-    def _tagged(self, text: str) -> str:
-        """Adds SGLang's own page format tag, if the pool has one."""
-        tag = getattr(self._pool, "storage_format_tag", None)
-        return text if tag is None else f"{text} {tag}"
-
-    def _layers(self) -> tuple[int, int]:
-        first = int(getattr(self._pool, "start_layer", 0) or 0)
-        return first, max(first + 1, int(getattr(self._pool, "end_layer", 0) or 0))
-
-    def _opaque_text(self, ranks: Ranks, name: str) -> PoolText:
+    def _as_it_is(self, config: Any, name: str) -> tuple[str, dict[str, object]]:
+        """The pages in words, and the namespace's fields."""
         nbytes = page_bytes(self._pool.get_dummy_flat_data_page())
         # States are divided among ranks even if the rest is replicated.
-        is_ranked = ranks.tp_size > 1 and (not ranks.is_replicated or name == "mamba")
-        return PoolText(
-            name,
-            f"sglang-{getattr(self._pool, 'layout', '')}",
-            self._dtype(),
-            self.page_size,
-            self._tagged(f"{type(self._pool).__name__} {getattr(self._pool, 'layer_num', '')}x{nbytes}"),
-            nbytes,
-            1,
-            f"{ranks.tp_rank} of {ranks.tp_size}" if is_ranked else None,
-            self._layers(),
-        )
+        is_ranked = config.tp_size > 1 and (not config.is_mla_model or name == "mamba")
+        return f"{type(self._pool).__name__} {getattr(self._pool, 'layer_num', '')}x{nbytes}", {
+            "layout": f"sglang-{getattr(self._pool, 'layout', '')}",
+            "block_bytes_max": nbytes,
+            "x.rank": f"{config.tp_rank} of {config.tp_size}" if is_ranked else None,
+        }
 
-    def _view_text(self, ranks: Ranks, name: str, view: View) -> PoolText:
+    def _in_heads(self, config: Any, view: View, head_groups: int) -> tuple[str, dict[str, object]]:
+        """The same for pages in the store's layout, in parts of some heads each."""
         is_latent = "latent" in view.text
-        shards = 1 if is_latent else ranks.tp_size
-        parts = 1 if is_latent else (self._options.head_groups or shards)
+        rank, shards = (0, 1) if is_latent else (config.tp_rank, config.tp_size)
+        parts = 1 if is_latent else (head_groups or shards)
         if parts % shards != 0:
             raise BadRequest(f"head_groups is {parts}, which {shards} tensor-parallel ranks do not divide")
         held = parts // shards
@@ -225,12 +221,10 @@ class Pool:
             raise BadRequest(
                 f"head_groups is {parts}: {view.heads} kv heads of a rank cannot be divided into {held} parts"
             )
-        rank = 0 if is_latent else ranks.tp_rank
-        self._parts = range(rank * held, (rank + 1) * held)
+        self._part_count, self._parts = parts, range(rank * held, (rank + 1) * held)
         nbytes = view.layout.slice_heads(0, view.heads // held).store_block_bytes
         # With more ranks than kv heads, ranks hold the same head: the count of "heads" is that of ranks, and other sizes do not share.
-        text = self._tagged(f"{view.heads * shards} heads of {view.text}")
-        return PoolText(name, "store", self._dtype(), self.page_size, text, nbytes, parts, None, self._layers())
+        return f"{view.heads * shards} heads of {view.text}", {"layout": "store", "block_bytes_max": nbytes}
 
     # -- names
 
@@ -240,7 +234,7 @@ class Pool:
         for key in keys:
             raw = bytes.fromhex(key) if _PAGE_HASH.fullmatch(key) else b"key " + key.encode()
             raw += epoch
-            if self.text.part_count == 1:
+            if self._part_count == 1:
                 made.append(raw)
             else:
                 made += [raw + b"/" + part.to_bytes(4, "big") for part in self._parts]
@@ -304,7 +298,7 @@ class Pool:
             future = submit(self.names(keys[: batch.count], epoch), batch.blocks, rows=batch.rows, deadline=left)
             yield
             result: Any = future.result()
-            parts = landed(result, self.text.block_bytes) if is_load else stored(result)
+            parts = landed(result, self.namespace.block_bytes) if is_load else stored(result)
             moved = _whole(parts.reshape(batch.count, -1))
             if not is_load:
                 return moved, None if any(moved) else result.why
@@ -318,9 +312,9 @@ class Pool:
     def _batch(self, is_load: bool, where: Where, first: int, count: int, until: float) -> _InRows | _Loose:
         rows = self._load_rows if is_load else self._save_rows
         if rows is None:
-            count = max(1, min(count, _LOOSE_BYTES // self.text.block_bytes))
-            return _Loose(self._pool, where, first, count, self.page_size, self.text.block_bytes, is_load)
-        taken = rows.take(len(self._parts), len(self._parts) * count, until)
+            count = max(1, min(count, _LOOSE_BYTES // self.namespace.block_bytes))
+            return _Loose(self._pool, where, first, count, self.page_size, self.namespace.block_bytes, is_load)
+        taken = rows.take_until(until, len(self._parts), len(self._parts) * count)
         count = len(taken) // len(self._parts)
         return _InRows(rows, taken, count, self._places(is_load, where, first, count))
 
