@@ -31,10 +31,6 @@ def tails_of(model: Model, request: Any) -> list[int]:
     return [n * step for n in range(max(1, end - _TAILS_MAX + 1), end + 1) if n * step % size != 0]
 
 
-def tail_hashes(model: Model, request: Any, tails: list[int]) -> list[bytes]:
-    return [model.tail_hash(request, tokens) for tokens in tails]
-
-
 @dataclass
 class Lookup:
     """A question to the store, and then its answer: ``hit`` leading blocks can be loaded, or the ``tail_hit`` leading tokens, which end
@@ -58,13 +54,12 @@ class Lookup:
     #: Blocks on a node's disk, in any of the groups.
     on_disk: npt.NDArray[np.bool_] | None = None
 
-    def disk_count(self, begin: int, end: int) -> int:
-        return 0 if self.on_disk is None else int(self.on_disk[begin:end].sum())
-
     def disk_tokens(self, begin: int, tokens: int, block_size: int) -> int:
         """How many of the leading ``tokens`` after ``begin`` blocks are on a disk."""
+        if self.on_disk is None:
+            return 0
         end, tail = divmod(tokens, block_size)
-        return self.disk_count(begin, end) * block_size + tail * self.is_tail_on_disk
+        return int(self.on_disk[begin:end].sum()) * block_size + tail * self.is_tail_on_disk
 
     @property
     def is_open(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -120,9 +121,7 @@ class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         assert isinstance(other, Report)
-        gathered = dict(self.gathered)
-        for job, count in other.gathered.items():
-            gathered[job] = gathered.get(job, 0) + count
+        gathered = dict(Counter(self.gathered) + Counter(other.gathered))
         loaded = dict(self.loaded)
         for job, (count, missing) in other.loaded.items():
             known_count, known = loaded.get(job, (0, None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,6 @@ from ..layouts import Cache, Layout, relayout
 from . import compat
 from .messages import Blocks, Piece
 from .model import Group, Model
-
-if TYPE_CHECKING:
-    from .module_pages import ModulePages
 
 #: CUDA blocks of a gather or scatter: enough to keep the bus to the host busy, and few beside the model's kernels.
 GRID_MAX = 64
@@ -146,6 +143,14 @@ class Lane:
         event.hold(self._engine())
 
 
+class PiecePages(Protocol):
+    """Pages by token, for pieces. ``rows``: [part, piece]."""
+
+    def gather(self, staging: Staging, pieces: Sequence[Piece], rows: Sequence[Sequence[int]]) -> Event | None: ...
+
+    def scatter(self, staging: Staging, pieces: Sequence[Piece], rows: Sequence[Sequence[int]]) -> None: ...
+
+
 class Staging(RowPool):
     """Rows of lent memory, for one rank's parts of blocks: a row holds a part of any group, layer after layer; a block has a row per part.
 
@@ -159,7 +164,7 @@ class Staging(RowPool):
         model: Model,
         rank: int,
         pages: list[list[Cache]],
-        modules: ModulePages | None,
+        modules: PiecePages | None,
         lane: Lane | None,
     ) -> None:
         """``pages``: of each group, its parts; ``modules``: the same pages by token."""

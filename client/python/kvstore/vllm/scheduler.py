@@ -37,7 +37,7 @@ class SchedulerSide:
         self._adapters = Adapters(model.rank_count * model.stage_count)
         self._requests: dict[str, KnownRequest] = {}
         self.loads = SchedulerLoads(model, self._door, self._told, self._requests, is_used=loads)
-        self.saves = SchedulerSaves(model, self._door, self._told, self._adapters, self._requests, is_used=saves)
+        self.saves = SchedulerSaves(model, self._door, self._adapters, self._requests, is_used=saves)
         self._has_states = any(group.is_state for group in model.groups)
         self._has_told_of_modules = False
 
@@ -131,7 +131,7 @@ class SchedulerSide:
             self.saves.save_tails(known, kept)
         step = Step(self.loads.take_begun(), self.saves.take_begun(), sum(output.num_scheduled_tokens.values()))
         if step.token_count > 0:  # sleeping workers have no weights: they check in a step that computes
-            step.reset = self._told.resets if self._told.is_asking else 0
+            step.reset = self._told.reset_asked
             step.adapters = {
                 known.adapter: self._adapters.epoch(known.adapter) is None
                 for known, _ in scheduled

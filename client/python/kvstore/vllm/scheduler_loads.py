@@ -17,7 +17,7 @@ from ..namespaces import Namespace
 from ..sets import SetSpace
 from .compat import CacheHitSource
 from .estimate import Estimate
-from .lookup import Lookup, tail_hashes, tails_of
+from .lookup import Lookup, tails_of
 from .messages import Block, Blocks, Load, Report, first_of
 from .model import Model
 from .modules import module_namespace
@@ -42,8 +42,9 @@ class SchedulerLoads:
         self, model: Model, door: Door, told: Told, requests: Mapping[str, KnownRequest], *, is_used: bool
     ) -> None:
         """``requests``: all unfinished ones. ``is_used``: whether this engine loads."""
-        self._model, self._options = model, model.options
-        self._door, self._gate, self._told, self._requests, self._is_used = door, door.lookups, told, requests, is_used
+        self._model, self._options, self._told = model, model.options, told
+        self._requests, self._is_used = requests, is_used
+        self._door, self._gate, self._counters = door, door.lookups, door.counters
         #: One per pipeline stage: of exact prefixes, and of modules, if the workers serve them.
         self._spaces: list[SetSpace] = []
         self._module_spaces: list[SetSpace] = []
@@ -53,7 +54,6 @@ class SchedulerLoads:
         self._under_way: dict[int, LoadUnderWay] = {}
         #: For the next step.
         self._begun: list[Load] = []
-        self._counters = door.counters
         is_local = all(node["endpoint"].startswith("unix:") for node in door.client.nodes())
         #: Source of hits in a node's memory. vLLM has no value for another machine's.
         self._memory = CacheHitSource.HOST if is_local else CacheHitSource.EXTERNAL_UNSPECIFIED
@@ -98,7 +98,7 @@ class SchedulerLoads:
             return lookup
         names = self._names(known, count)
         if tails:
-            names += self._names_of(known, tail_hashes(self._model, known.blocks, tails))
+            names += self._names_of(known, [self._model.tail_hash(known.blocks, tokens) for tokens in tails])
         try:
             for space in self._spaces_of(known):
                 lookup.futures.append(

@@ -13,7 +13,6 @@ from .adapters import Adapters
 from .messages import Blocks, Report, Save
 from .model import Model
 from .requests import NULL_PAGE, KnownRequest
-from .told import Told
 
 #: How long a request that needs a page waits for stalled saves before vLLM preempts another one.
 _STUCK_SECONDS = 0.02
@@ -36,23 +35,11 @@ class SchedulerSaves:
     """
 
     def __init__(
-        self,
-        model: Model,
-        door: Door,
-        told: Told,
-        adapters: Adapters,
-        requests: Mapping[str, KnownRequest],
-        *,
-        is_used: bool,
+        self, model: Model, door: Door, adapters: Adapters, requests: Mapping[str, KnownRequest], *, is_used: bool
     ) -> None:
         """``requests``: all unfinished ones. ``is_used``: whether this engine stores."""
-        self._model, self._told, self._adapters, self._requests, self._is_used = (
-            model,
-            told,
-            adapters,
-            requests,
-            is_used,
-        )
+        self._model, self._adapters = model, adapters
+        self._requests, self._is_used = requests, is_used
         self._save_decode, self._gate, self._counters = model.options.save_decode, door.lookups, door.counters
         self._manager: Any = None
         self._jobs = itertools.count(1)
@@ -207,7 +194,7 @@ class SchedulerSaves:
         """How many leading blocks may be stored. Blocks of modules behind the first were computed after others, unless they were loaded."""
         size = self._model.block_size
         if known.modules is not None:
-            return 0 if self._told.why_no_modules else known.modules.computed_count(token_count, size)
+            return 0 if known.told.why_no_modules else known.modules.computed_count(token_count, size)
         end = min(self._model.hash_count(known.blocks), token_count // size)
         return end if self._save_decode else min(end, known.request.num_prompt_tokens // size)
 

@@ -31,7 +31,7 @@ from ..futures import Future
 from ..namespaces import Namespace
 from ..sets import SetGetResult, SetMatchResult, SetPutResult, SetSpace
 from . import compat
-from .identity import Loaded, identity_of, is_named
+from .identity import Loaded, fields_of, identity_of, is_named
 from .messages import Stage
 from .model import StoreOptions
 from .told import Told, stages_of
@@ -203,6 +203,10 @@ class _Job:
     #: For the keys sent so far: whether the chunk has come, or is stored.
     done: list[npt.NDArray[np.bool_]] = field(default_factory=list)
 
+    @property
+    def kind(self) -> str:
+        return "loads" if self.job.is_promotion else "saves"
+
 
 class _WithAdapter:
     """Marks a request whose chunk keys have an adapter's name and path, not its content."""
@@ -269,7 +273,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         """Takes the workers' reports, once."""
         if not self._words.take(stages):
             return
-        said = [dict(line.split("=", 1) for line in each.namespace.splitlines()) for each in self._words.stages]
+        said = [fields_of(each.namespace) for each in self._words.stages]
         identity: dict[str, Any] = said[0]
         if len(said) > 1:  # a row has all stages' layers
             identity["x.rotation"] = digest([each.get("x.rotation") for each in said])
@@ -284,8 +288,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
 
     @property
     def reset_asked(self) -> int:
-        """The reset after which the workers have yet to report their weights, or 0."""
-        return self._words.resets if self._words.is_asking else 0
+        return self._words.reset_asked
 
     @property
     def namespace(self) -> Namespace:
@@ -398,12 +401,12 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
 
     def _send(self, job: _Job) -> bool:
         """Sends the job's next call. False if there is none to send."""
-        is_load = job.job.is_promotion
-        kind, timeout = ("loads", self._options.load_timeout) if is_load else ("saves", self._options.save_timeout)
+        is_load, gate = job.job.is_promotion, self._door.gates[job.kind]
+        timeout = self._options.load_timeout if is_load else self._options.save_timeout
         left = job.began + timeout - time.monotonic()
         keys = job.keys[job.sent : job.sent + self._chunks.keys_max]
         is_shared = self._is_shared(job.job.req_context)
-        if not keys or left <= 0 or not is_shared or not self._door.gates[kind].allows():
+        if not keys or left <= 0 or not is_shared or not gate.allows():
             return False
         assert self._space is not None
         submit = self._space.submit_get if is_load else self._space.submit_put
@@ -412,7 +415,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             blocks, rows = self._chunks.blocks(keys, job.job.chunk_ids[job.sent : job.sent + len(keys)])
             return submit(self._chunks.names(keys), blocks, rows=rows, deadline=left)
 
-        job.future = self._door.gates[kind].begin(send)
+        job.future = gate.begin(send)
         job.sent += len(keys) if job.future is not None else 0
         return job.future is not None
 
@@ -420,18 +423,14 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         """Takes the result of the job's call, which has ended."""
         future, job.future = job.future, None
         assert future is not None
-        before = sum(len(each) for each in job.done)
-        keys = job.keys[before : job.sent]
-        done = np.zeros(len(keys), np.bool_)
-        if job.job.is_promotion:
-            got: SetGetResult | None = self._door.loads.result(future)
-            if got is not None:
-                done = self._chunks.whole(landed(got, self._chunks.sizes(keys)))
+        keys = job.keys[sum(map(len, job.done)) : job.sent]
+        result: SetGetResult | SetPutResult | None = self._door.gates[job.kind].result(future)
+        if result is None:
+            job.done.append(np.zeros(len(keys), np.bool_))
+        elif isinstance(result, SetGetResult):
+            job.done.append(self._chunks.whole(landed(result, self._chunks.sizes(keys))))
         else:
-            put: SetPutResult | None = self._door.saves.result(future)
-            if put is not None:
-                done = self._chunks.whole(stored(put))
-        job.done.append(done)
+            job.done.append(self._chunks.whole(stored(result)))
 
     def _end(self, job: _Job) -> None:
         done = np.concatenate([*job.done, np.zeros(len(job.keys) - job.sent, np.bool_)])

@@ -15,7 +15,7 @@ from vllm.logger import init_logger
 
 from ..device import Event, warm_up
 from ..doors.door import FLUSH_SECONDS, Door, take_ended, wait_for
-from ..doors.results import landed
+from ..doors.results import STORED, landed
 from ..errors import BadRequest, Error, Unsupported
 from ..futures import Future
 from ..sets import SetGetResult, SetPutResult
@@ -33,8 +33,6 @@ from .stats import KVStoreStats
 logger = init_logger("vllm.kvstore")
 
 
-#: A value in SetPutResult.states.
-_STORED = 1
 #: The end of a load shows only between steps: it is measured if steps took at most this share of its time.
 _COMPUTED_SHARE_MAX = 0.25
 
@@ -414,7 +412,7 @@ class WorkerSide:
                 self.counters["refused_blocks"] += len(each.rows)
                 continue
             self.counters["stored_blocks"] += put.stored
-            self.counters["stored_bytes"] += int(each.sizes[put.states == _STORED].sum())
+            self.counters["stored_bytes"] += int(each.sizes[put.states == STORED].sum())
             self.counters["already_stored_blocks"] += put.already_stored + put.conflicts
             self.counters["refused_blocks"] += put.refused
 
