@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from types import TracebackType
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ..device import Event
@@ -101,9 +101,17 @@ class Door:
 
     # -- the engine's calls
 
-    def guarded(self, what: str) -> Guarded:
+    @contextlib.contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
         """Keeps exceptions of a ``with`` block from the engine: they are counted and logged, and what follows the block is done."""
-        return Guarded(self, what)
+        try:
+            yield
+        except Exception as error:
+            if not self.is_closed:
+                self.count("errors", 1)
+                # The store's own errors say all; others are bugs, here or in the engine.
+                trace = None if isinstance(error, Error) else error
+                self.logger.warning("kvstore: %s: %s", what, error, exc_info=trace)
 
     def close(self, saves: Iterable[Future[Any]] = ()) -> None:
         """Calls under way end: saves after one more second, others at once, as misses."""
@@ -112,29 +120,6 @@ class Door:
         for gate in self.gates.values():
             gate.close()
         self.client.close()
-
-
-class Guarded:
-    """A ``with`` block that no exception leaves."""
-
-    def __init__(self, door: Door, what: str) -> None:
-        self._door, self._what = door, what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        if not self._door.is_closed:
-            self._door.count("errors", 1)
-            # The store's own errors say all; others are bugs, here or in the engine.
-            self._door.logger.warning(
-                "kvstore: %s: %s", self._what, error, exc_info=None if isinstance(error, Error) else error
-            )
-        return True
 
 
 class UnderWay(Protocol):

@@ -65,15 +65,11 @@ class StoreOptions(AccessOptions):
         }
 
 
-def access_options(options: AccessOptions) -> dict[str, Any]:
-    """The client's arguments besides its nodes; the tenant is part of the namespaces."""
-    names = (each.name for each in fields(AccessOptions) if each.name not in ("endpoints", "tenant"))
-    return {name: getattr(options, name) or None for name in names}
-
-
 def client_of(options: AccessOptions, **more: Any) -> Client:
-    """A client with these options."""
-    return Client(options.endpoints, **access_options(options), **more)
+    """A client with these options; the tenant is part of the namespaces."""
+    names = (each.name for each in fields(AccessOptions) if each.name not in ("endpoints", "tenant"))
+    given: dict[str, Any] = {name: getattr(options, name) or None for name in names}
+    return Client(options.endpoints, **given, **more)
 
 
 def check_options(options: type, given: Mapping[str, Any], place: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,8 @@ import numpy.typing as npt
 
 from ..sets import SetGetResult, SetMatchResult, SetPutResult
 
-#: A value in SetPutResult.states.
-_REFUSED = 0
+#: Values in SetPutResult.states.
+_REFUSED, STORED = 0, 1
 
 
 def held(match: SetMatchResult, block_bytes: Any) -> npt.NDArray[np.bool_]:
@@ -29,3 +31,8 @@ def stored(put: SetPutResult) -> npt.NDArray[np.bool_]:
     """Which blocks the store has now. Other bytes under the same name are as good: another engine may have split its sums differently."""
     made: npt.NDArray[np.bool_] = np.asarray(put.states) != _REFUSED
     return made
+
+
+def leading(flags: Iterable[Any]) -> int:
+    """How many of the first flags are set."""
+    return sum(1 for _ in takewhile(bool, flags))

@@ -6,7 +6,7 @@ import contextlib
 import http.client
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -109,35 +109,37 @@ class Source:
     def events(self, start: int, life: str = "") -> Told:
         """Changes from number ``start`` of that ``life`` on, perhaps only some. Raises NodeAway."""
         answer = self._ask(f"/events.json?from={start}" + (f"&life={life}" if life else ""))
-        try:
-            spaces = [self._space(each) for each in answer["spaces"]]
-            changes = [
-                Change(row[0] == "stored", row[1], spaces[row[2]], bytes.fromhex(row[3]), _parent(row, 4))
-                for row in answer["events"]
-            ]
-            return Told(answer["life"], int(answer["next"]), bool(answer["has_gap"]), self._wanted(changes))
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise NodeAway(f"{self.url}: an answer that makes no sense: {error!r}") from error
+        with self._reading():
+            changes = self._changes(answer, answer["events"])
+            return Told(answer["life"], int(answer["next"]), bool(answer["has_gap"]), changes)
 
     def blocks(self, at: str = "") -> Part:
         """Some of the node's blocks. Raises NodeAway."""
         answer = self._ask("/events/blocks.json" + (f"?at={at}" if at else ""))
+        with self._reading():
+            changes = self._changes(answer, [["stored", *row] for row in answer["blocks"]])
+            return Part(answer["life"], int(answer["next"]), answer["at"], changes)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
         try:
-            spaces = [self._space(each) for each in answer["spaces"]]
-            changes = [
-                Change(True, row[0], spaces[row[1]], bytes.fromhex(row[2]), _parent(row, 3)) for row in answer["blocks"]
-            ]
-            return Part(answer["life"], int(answer["next"]), answer["at"], self._wanted(changes))
+            yield
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise NodeAway(f"{self.url}: an answer that makes no sense: {error!r}") from error
+
+    def _changes(self, answer: Mapping[str, Any], rows: Iterable[Sequence[Any]]) -> list[Change]:
+        """The wanted ones. A row: what happened, tier, number of the namespace, name, and perhaps the parent's name."""
+        spaces = [self._space(each) for each in answer["spaces"]]
+        changes = []
+        for what, tier, space, name, *parents in rows:
+            parent = bytes.fromhex(parents[0]) if parents and parents[0] is not None else None
+            changes.append(Change(what == "stored", tier, spaces[space], bytes.fromhex(name), parent))
+        return [each for each in changes if not self._model or each.space.model == self._model]
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def _wanted(self, changes: list[Change]) -> list[Change]:
-        return [each for each in changes if each.space.model == self._model] if self._model else changes
 
     def _space(self, told: Mapping[str, Any]) -> Space:
         key = json.dumps(told, sort_keys=True)
@@ -182,7 +184,3 @@ class Source:
             if is_kept and not isinstance(error, TimeoutError):
                 return self._get(path)
             raise NodeAway(f"{self.url}: {error}") from error
-
-
-def _parent(row: list[Any], at: int) -> bytes | None:
-    return bytes.fromhex(row[at]) if len(row) > at and row[at] is not None else None

@@ -18,15 +18,13 @@ from .. import _kvstore
 from ..client import Client
 from ..doors.door import tell_untried
 from ..doors.gates import Gate
-from ..doors.results import landed, stored
+from ..doors.results import STORED, landed, stored
 from ..errors import Error
 from ..futures import Future
 from . import compat
 from .compat import Bitmap, KeyEntry, KeyListPage, L2AdapterInterface, L2StoreResult, key_text
 from .connector import Options, door_of, logger, namespace_of
 
-#: A value in SetPutResult.states.
-_STORED = 1
 #: Limit on unfetched results of a kind, and on leases not yet unlocked: LMCache handles all but those of given up requests.
 _UNFETCHED_MAX = 4096
 #: How many keys the adapter keeps with sizes, to list them and to count bytes.
@@ -185,7 +183,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         there = np.flatnonzero(stored(put))
         keys = [task.keys[i] for i in there]
         self._tell(self._notify_keys_stored, keys, self._note(keys, [task.sizes[i] for i in there]))
-        new = np.flatnonzero(np.asarray(put.states) == _STORED)
+        new = np.flatnonzero(np.asarray(put.states) == STORED)
         return L2StoreResult(len(keys) == len(task.keys), sum(task.sizes[i] for i in new))
 
     def _note(self, keys: Sequence[Any], sizes: Sequence[int]) -> list[int]:

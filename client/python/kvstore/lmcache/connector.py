@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from .. import _kvstore
 from .._kvstore import Call, Queue, SetGetResult, SetMatchResult, SetPutResult, Verb
 from ..doors.door import Door
 from ..doors.options import AccessOptions
+from ..doors.results import landed
 from ..errors import BadRequest, Cancelled, Error
 from ..namespaces import Namespace
 
@@ -89,16 +89,9 @@ def door_of(options: Options, identity: str) -> Door:
     )
 
 
-class Operation(Enum):
-    GET = Verb.GET_SET
-    SET = Verb.PUT_SET
-    EXISTS = Verb.MATCH_SET
-    DELETE = Verb.DROP
-
-
 @dataclass
 class _Batch:
-    operation: Operation
+    verb: Verb
     call: Call[Any]
     key_count: int
     #: Of the memory of a get.
@@ -116,8 +109,6 @@ class Connector:
 
     def __init__(self, **given: Any) -> None:
         options = Options.of(given)
-        if not 0 < options.deadline < 86400:
-            raise BadRequest("deadline: not in (0, 86400) seconds")
         self._deadline = options.deadline
         self._client = door_of(options, "lmcache").client
         # Does not wait for a node: an engine starts while the store is away, and its lookups miss.
@@ -132,29 +123,27 @@ class Connector:
 
     def submit_batch_get(self, keys: Sequence[str], memoryviews: list[Any]) -> int:
         sizes = np.fromiter((memoryview(each).nbytes for each in memoryviews), np.uint64, len(memoryviews))
-        return self._submit(Operation.GET, keys, sizes, blocks=memoryviews)
+        return self._submit(Verb.GET_SET, keys, sizes, blocks=memoryviews)
 
     def submit_batch_set(self, keys: Sequence[str], memoryviews: list[Any]) -> int:
-        return self._submit(Operation.SET, keys, blocks=memoryviews)
+        return self._submit(Verb.PUT_SET, keys, blocks=memoryviews)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        return self._submit(Operation.EXISTS, keys)
+        return self._submit(Verb.MATCH_SET, keys)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
-        return self._submit(Operation.DELETE, keys)
+        return self._submit(Verb.DROP, keys)
 
-    def _submit(
-        self, operation: Operation, keys: Sequence[str], sizes: npt.NDArray[np.uint64] | None = None, **more: Any
-    ) -> int:
+    def _submit(self, verb: Verb, keys: Sequence[str], sizes: npt.NDArray[np.uint64] | None = None, **more: Any) -> int:
         if self._client.is_closed:
             raise BadRequest("the connector is closed")
         self._queue.check()
         if not keys:
             raise BadRequest("keys: none")
         names = [_kvstore.sha256(key.encode()) for key in keys]
-        call = self._queue.call(operation.value, self._space._id, names, self._deadline, **more)
+        call = self._queue.call(verb, self._space._id, names, self._deadline, **more)
         number = next(self._numbers)
-        self._batches[number] = _Batch(operation, call, len(names), sizes)
+        self._batches[number] = _Batch(verb, call, len(names), sizes)
         if not call.tell(partial(self._ended.append, number)):  # refused
             self._ended.append(number)
             os.eventfd_write(self.event_fd(), 1)
@@ -190,7 +179,7 @@ def _report(batch: _Batch) -> tuple[bool, str, list[bool]]:
     except Error as error:
         return False, str(error), flags.tolist()
     if isinstance(result, SetGetResult):
-        flags = result.landed & (result.block_bytes == batch.sizes)
+        flags = landed(result, batch.sizes)
     elif isinstance(result, SetPutResult):
         flags = (result.states == 1) | (result.states == 2)
     elif isinstance(result, SetMatchResult):
@@ -201,5 +190,5 @@ def _report(batch: _Batch) -> tuple[bool, str, list[bool]]:
     if not text and isinstance(result, SetPutResult) and result.conflicts:
         text = "a key is stored with other bytes"
     # A missing block does not fail a lookup or a load. A partly stored batch is a failed store.
-    is_good = not isinstance(result.why, Cancelled) and (batch.operation is not Operation.SET or bool(flags.all()))
+    is_good = not isinstance(result.why, Cancelled) and (batch.verb is not Verb.PUT_SET or bool(flags.all()))
     return is_good, text, flags.tolist()

@@ -19,16 +19,13 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 from .. import _kvstore
 from ..doors.identity import short
 from ..doors.outputs import decoded, encoded
+from ..doors.results import leading
 from ..namespaces import Namespace
-from ..sets import SetMatchResult
 from .connector import Options, door_of, logger, namespace_of
 
 _PREFIX = "kvstore."
-
-
-def _leading(match: SetMatchResult) -> int:
-    """How many of the first keys are held."""
-    return next((i for i, each in enumerate(match.held) if not each), len(match.held))
+#: How long the engine's start waits for a node: before one is there, chunks that are given to be stored are lost.
+_PATIENCE_SECONDS = 1.0
 
 
 class Remote(RemoteConnector):  # type: ignore[misc]
@@ -43,7 +40,7 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         self._deadline = options.deadline
         self._object_bytes_max = options.object_bytes_max
         self._door = door_of(options, "lmcache-remote")
-        self._space = self._door.open(self._namespace(options))
+        self._space = self._door.open(self._namespace(options), patience=min(_PATIENCE_SECONDS, options.deadline))
 
     def _namespace(self, options: Options) -> Namespace:
         chunk = short(f"{self.meta_shapes} {self.meta_dtypes} {self.meta_fmt}")
@@ -66,14 +63,15 @@ class Remote(RemoteConnector):  # type: ignore[misc]
 
     def batched_contains(self, keys: list[Any]) -> int:
         with self._door.guarded("lookup"):
-            return _leading(self._space.match(self._names(keys), deadline=self._deadline)) if keys else 0
+            return leading(self._space.match(self._names(keys), deadline=self._deadline).held) if keys else 0
         return 0
 
     async def batched_async_contains(self, lookup_id: str, keys: list[Any], pin: bool = False) -> int:
         if not keys:
             return 0
         with self._door.guarded("lookup"):
-            return _leading(await self._space.submit_match(self._names(keys), deadline=self._deadline, prefetch=True))
+            match = await self._space.submit_match(self._names(keys), deadline=self._deadline, prefetch=True)
+            return leading(match.held)
         return 0
 
     # -- chunks
@@ -107,7 +105,7 @@ class Remote(RemoteConnector):  # type: ignore[misc]
 
     async def batched_get_non_blocking(self, lookup_id: str, keys: list[Any]) -> list[Any]:
         chunks = await self.batched_get(keys)
-        count = next((i for i, each in enumerate(chunks) if each is None), len(chunks))
+        count = leading(each is not None for each in chunks)
         for each in chunks[count:]:
             if each is not None:
                 each.ref_count_down()

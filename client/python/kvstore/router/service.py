@@ -9,8 +9,9 @@ from collections import Counter
 from typing import Any
 
 from ..errors import BadRequest, Busy, Error, NotFound, PermissionDenied, Unavailable, Unsupported
+from .asked import Asked
 from .http import Limits, Refused, Request, Response, Server, Take, json_response
-from .query import Asked, Prefixes
+from .query import Prefixes
 
 #: Queries sent to nodes at once: the rest wait for their turn.
 _QUERIES_MAX = 64

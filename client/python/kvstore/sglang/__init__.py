@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 from ..doors.door import Door, tell_untried
+from ..doors.results import leading
 from ..errors import BadRequest, Mismatch, Unsupported
-from . import compat
+from . import compat, figures
 from .compat import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult, StorageMetrics
-from .figures import Figures
 from .identity import Watch, callers, facts, facts_of_ranks
-from .model import Options, PoolText, Ranks, namespace_of
+from .model import Options, fields_of
 from .store import Move, Pool, together
 
 __all__ = ["KVStoreHiCache"]
@@ -52,23 +52,23 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
         if why := compat.why_unsupported(storage_config):
             raise Unsupported(f"{compat.engine_name()}: {why}")
         self._options = Options.of(storage_config.extra_config or {})
-        self._ranks = Ranks.of(storage_config)
+        self._config = storage_config
         found = callers()
         if compat.is_engine() and (found.scheduler is None or found.controller is None):
             raise Unsupported(f"{compat.engine_name()}: its scheduler, which knows what is loaded, is not found")
         self._facts = facts_of_ranks(
             lambda: facts(storage_config.model_name, found, self._options.weights_epoch), found
         )
-        self._watch = Watch(found, self._ranks.pp_size)
+        self._watch = Watch(found, storage_config.pp_size)
         options = self._options
-        self._door = Door(options, f"sglang-{self._ranks.tp_rank}", logger, numa_nodes=options.numa_nodes)
+        self._door = Door(options, f"sglang-{storage_config.tp_rank}", logger, numa_nodes=options.numa_nodes)
         self.counters = self._door.counters
         self._lock = threading.Lock()
         self._pools: dict[str, Pool | None] = {}
         self._cleared = b""
         self._clear_count = 0
         self._tells = bool(storage_config.enable_storage_metrics)
-        self._figures = Figures(self._facts.model, storage_config.tp_rank, storage_config.pp_rank)
+        self._labels = self._facts.model, str(storage_config.tp_rank), str(storage_config.pp_rank)
         self._samples: dict[str, deque[tuple[int, float]]] = {
             name: deque(maxlen=_SAMPLES_MAX) for name in ("loads", "saves")
         }
@@ -81,7 +81,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
-        self._register(_text(host_pool_name), host_pool)
+        self._register(compat.text(host_pool_name), host_pool)
 
     def _register(self, name: str, pool: Any) -> None:
         """Called twice for the pool of full attention. None: its pages lie only in other pools."""
@@ -92,7 +92,8 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
         if known is not None and known.is_of(pool):
             return
         try:
-            made = Pool(self._door, self._options, self._ranks, name, pool, self._namespace)
+            fields = fields_of(self._facts, self._options, self._config)
+            made = Pool(self._door, self._options, self._config, name, pool, fields)
         except (BadRequest, Unsupported, Mismatch):
             raise  # at the engine's start
         except Exception:
@@ -108,9 +109,6 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
                 type(pool).__name__,
                 getattr(pool, "layout", ""),
             )
-
-    def _namespace(self, pool: PoolText) -> Any:
-        return namespace_of(self._facts, self._options, self._ranks, pool)
 
     def _pool(self, name: str) -> Pool | None:
         return None if self._door.is_closed else self._pools.get(name)
@@ -148,7 +146,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
             if pool is None or not keys:
                 continue
             order.append((i, pool))
-            moves.append((pool.load if is_load else pool.save)(list(keys), where, epoch, until))
+            moves.append(pool.move(kind, list(keys), where, epoch, until))
         for (i, pool), result in zip(order, together(moves), strict=True):
             results[i] = result
             nbytes += sum(result) * pool.page_bytes
@@ -165,7 +163,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         with self._door.guarded("batch_exists"):
             (held,) = self._look([("kv", keys)])
-            return _leading(held)
+            return leading(held)
         return 0
 
     def _look(self, asked: Sequence[tuple[str, Sequence[str]]]) -> list[list[bool]]:
@@ -192,14 +190,14 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
 
     def _exists_v2(self, keys: list[str], transfers: list[Any]) -> Any:
         """A prefix can be restored where each pool has its needed part: all pages, or only the last ones."""
-        held = self._look([("kv", keys), *((_text(each.name), keys) for each in transfers)])
-        kv_pages = len(keys) if self._is_logical("kv") else _leading(held[0])
+        held = self._look([("kv", keys), *((compat.text(each.name), keys) for each in transfers)])
+        kv_pages = len(keys) if self._is_logical("kv") else leading(held[0])
         hits: dict[Any, int] = {PoolName.KV: kv_pages} if kv_pages else {}
         restorable = list(range(1, kv_pages + 1))
         is_decided = not self._is_logical("kv")
         for transfer, has in zip(transfers, held[1:], strict=True):
             if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
-                boundary = min(_leading(has), kv_pages)
+                boundary = min(leading(has), kv_pages)
                 ends = set(range(1, boundary + 1))
             elif transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
                 count = max(1, len(transfer.keys or ()))
@@ -242,7 +240,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
 
     def _checked(self, transfer: Any) -> tuple[str, list[str], Any]:
         """The transfer's pool, keys and pages. No pool: there are not as many pages as keys."""
-        name, keys, indices = _text(transfer.name), list(transfer.keys or ()), transfer.host_indices
+        name, keys, indices = compat.text(transfer.name), list(transfer.keys or ()), transfer.host_indices
         pool = self._pool(name)
         tokens = 0 if pool is None else pool.page_size
         if pool is not None and (indices is None or indices.numel() != len(keys) * tokens):
@@ -291,7 +289,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
         stats = StorageMetrics()
         with self._door.guarded("get_stats"):
             if self._tells:
-                self._figures.tell(self._door)
+                figures.tell(self._door, self._labels)
             for name, pages, bandwidth in (
                 ("loads", stats.prefetch_pgs, stats.prefetch_bandwidth),
                 ("saves", stats.backup_pgs, stats.backup_bandwidth),
@@ -306,11 +304,3 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
     def close(self) -> None:
         """Calls under way end as misses."""
         self._door.close()
-
-
-def _leading(held: Sequence[bool]) -> int:
-    return next((i for i, is_held in enumerate(held) if not is_held), len(held))
-
-
-def _text(name: Any) -> str:
-    return str(getattr(name, "value", name))

@@ -32,16 +32,11 @@ def _metrics() -> tuple[dict[str, Any], Any]:
     return counters, Gauge("sglang:kvstore_paused", text, [*_LABELS, "calls"], multiprocess_mode="mostrecent")
 
 
-class Figures:
-    """Reports a door's counters to Prometheus. From one thread."""
-
-    def __init__(self, model: str, tp_rank: int, pp_rank: int) -> None:
-        self._values = (model, str(tp_rank), str(pp_rank))
-
-    def tell(self, door: Door) -> None:
-        counters, gauge = _metrics()
-        changes = door.changes(COUNTERS)
-        for name, counter in counters.items():
-            counter.labels(*self._values).inc(changes.get(name, 0))  # by 0 too: exported from the start
-        for kind in door.gates:
-            gauge.labels(*self._values, kind).set(changes.get(f"paused_{kind}", 0))
+def tell(door: Door, labels: tuple[str, str, str]) -> None:
+    """Reports a door's counters to Prometheus, under the values of _LABELS. From one thread."""
+    counters, gauge = _metrics()
+    changes = door.changes(COUNTERS)
+    for name, counter in counters.items():
+        counter.labels(*labels).inc(changes.get(name, 0))  # by 0 too: exported from the start
+    for kind in door.gates:
+        gauge.labels(*labels, kind).set(changes.get(f"paused_{kind}", 0))

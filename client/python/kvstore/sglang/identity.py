@@ -95,7 +95,7 @@ def facts(told: str | None, found: Callers, weights_epoch: int | None) -> Facts:
     given = compat.arguments()
     model = None if found.scheduler is None else found.scheduler.tp_worker.model_runner.model_config
     path = str(model.model_path if model is not None else told or "unknown" if given is None else given.model_path)
-    revision = getattr(model or given, "revision", None)
+    revision, quantization = (getattr(model or given, name, None) for name in ("revision", "quantization"))
     is_dummy = given is not None and compat.text(given.load_format) == "dummy"
     folder = model_folder(path, revision)
     why = _why_not_known(found, given, model, path, folder)
@@ -107,7 +107,7 @@ def facts(told: str | None, found: Callers, weights_epoch: int | None) -> Facts:
     return Facts(
         model_name(path),
         revision=None if is_known else revision,
-        quantization=_text(getattr(model or given, "quantization", None)),
+        quantization=None if quantization is None else compat.text(quantization),
         kv_dtype=None if given is None else _types(given, model),
         config=None if model is None and folder is None else _config(given, model, folder),
         weights=weights_digest(folder) if is_known and folder is not None else None,
@@ -158,10 +158,6 @@ def _why_not_known(found: Callers, given: Any, model: Any, path: str, folder: st
     if given is not None and getattr(given, "weight_cache_mode", "off") != "off":
         return "they are another process's (--weight-cache-mode)"
     return f"{path} is not on this machine" if folder is None else ""
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else compat.text(value)
 
 
 def _types(given: Any, model: Any) -> str:

@@ -11,41 +11,35 @@ from ..doors.rows import QUARANTINE_SECONDS, RowPool
 from ..layouts import Cache, Layout, relayout
 
 
-class Rows:
+class Rows(RowPool):
     """Rows of one part of a page each, in the store's own layout. Any thread may call any method.
 
     Nodes write here, since a node stalled during a get may write on when it resumes, long after SGLang has reused the host pool's page.
     """
 
     def __init__(self, client: Client, part: Layout, count: int) -> None:
-        self._pool = RowPool(client, count, part.store_block_bytes)
-        self.rows = self._pool.rows
+        super().__init__(client, count, part.store_block_bytes)
         self._cache = part.store_block(count).bind(self.rows)
         self._changed = threading.Condition()
 
     @property
-    def count(self) -> int:
-        return self._pool.count
-
-    @property
     def free_count(self) -> int:
         with self._changed:
-            return self._pool.free_count
+            return super().free_count
 
-    def take(self, at_least: int, at_most: int, until: float) -> list[int]:
+    def take_until(self, until: float, at_least: int, at_most: int) -> list[int]:
         """A multiple of ``at_least``; empty if so few are free until then."""
         with self._changed:
-            while True:
-                count = min(self._pool.free_count, at_most) // at_least * at_least
+            while (count := min(self.free_count, at_most) // at_least * at_least) == 0:
                 left = until - time.monotonic()
-                if count > 0 or left <= 0:
-                    break
+                if left <= 0:
+                    return []
                 self._changed.wait(min(left, QUARANTINE_SECONDS))
-            return self._pool.take(count) if count > 0 else []
+            return self.take(count)
 
     def give(self, rows: Sequence[int], *, is_doubtful: bool = False) -> None:
         with self._changed:
-            self._pool.give(rows, is_doubtful=is_doubtful)
+            super().give(rows, is_doubtful=is_doubtful)
             self._changed.notify_all()
 
     def gather(self, rows: Sequence[int], pages: Cache, page_ids: Sequence[int]) -> None:

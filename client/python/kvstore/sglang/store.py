@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from ..doors.door import Door
+from ..doors.identity import short
 from ..doors.results import landed, stored
 from ..errors import BadRequest, Error, Unsupported
 from ..futures import Future
+from ..layouts import Cache
 from ..namespaces import Namespace
 from ..sets import SetSpace
 from .compat import page_bytes
-from .model import Options, PoolText, Ranks
+from .model import Options
 from .pools import View, bytes_of, page_ids, view_of
 from .rows import Rows
 
@@ -35,7 +37,7 @@ Move = Generator[None, None, "list[bool]"]
 #: The same for the leading pages, with the reason why not all was moved.
 Step = Generator[None, None, "tuple[list[bool], object]"]
 #: Pages of the pool itself, or of the copying interface.
-Where = "torch.Tensor | Sequence[torch.Tensor]"
+Where: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
 
 
 def together(moves: Sequence[Move]) -> list[list[bool]]:
@@ -65,6 +67,73 @@ def _end(future: Future[Any] | None) -> None:
         future.wait()
 
 
+#: Some of a batch's pages: which, the caches of their parts, and the pages' numbers in these.
+_Place: TypeAlias = "tuple[range, list[Cache], list[int]]"
+
+
+class _InRows:
+    """A batch of pages that goes through lent memory, in the store's layout. Rows are taken as [page, part]."""
+
+    def __init__(self, lent: Rows, taken: list[int], count: int, places: Iterator[_Place]) -> None:
+        self._lent, self._places = lent, places
+        self.blocks, self.rows, self.count = lent.rows, taken, count
+
+    def _rows_of(self, pages: Iterable[int], part: int) -> list[int]:
+        held = len(self.rows) // self.count
+        return [self.rows[page * held + part] for page in pages]
+
+    def gather(self) -> None:
+        for pages, caches, numbers in self._places:
+            for part, cache in enumerate(caches):
+                self._lent.gather(self._rows_of(pages, part), cache, numbers)
+
+    def scatter(self, landed: Collection[int]) -> None:
+        for pages, caches, numbers in self._places if landed else ():
+            mine = [i for i in pages if i in landed]
+            for part, cache in enumerate(caches if mine else ()):
+                self._lent.scatter(cache, [numbers[i - pages.start] for i in mine], self._rows_of(mine, part))
+
+    def end(self, is_doubtful: bool) -> None:
+        self._lent.give(self.rows, is_doubtful=is_doubtful)
+
+
+class _Loose:
+    """A batch of pages that are stored as they are. Those of the pool are loaded into memory of their own, and then written whole."""
+
+    rows = None
+
+    def __init__(self, pool: Any, where: Where, first: int, count: int, size: int, nbytes: int, is_load: bool) -> None:
+        """``size``: tokens of a page."""
+        self._pool, self.count = pool, count
+        #: Each page's first slot in the pool; none: the pages are not the pool's.
+        self._slots: list[int] = []
+        if isinstance(where, torch.Tensor):
+            if where.numel() < (first + count) * size:
+                raise ValueError(f"{where.numel()} host indices of {first + count} pages of {size} tokens")
+            self._slots = where[first * size : (first + count) * size : size].tolist()
+            pages = [
+                pool.get_dummy_flat_data_page() if is_load else pool.get_data_page(slot, flat=True)
+                for slot in self._slots
+            ]
+        else:
+            pages = list(where[first : first + count])
+        for page in pages:
+            if page_bytes(page) != nbytes:
+                raise ValueError(f"a page of {page_bytes(page)} bytes, the pool's have {nbytes}")
+        self._pages = pages if is_load else [page.contiguous() for page in pages]
+        self.blocks = [bytes_of(page).numpy() for page in self._pages]
+
+    def gather(self) -> None:
+        """They are where they are put from."""
+
+    def scatter(self, landed: Collection[int]) -> None:
+        for i in landed if self._slots else ():
+            self._pool.set_from_flat_data_page(self._slots[i], self._pages[i])
+
+    def end(self, is_doubtful: bool) -> None:
+        """Nothing was taken."""
+
+
 class Pool:
     """Pages of one host pool, under names of their own. Any thread may call any method.
 
@@ -75,27 +144,38 @@ class Pool:
     """
 
     def __init__(
-        self,
-        door: Door,
-        options: Options,
-        ranks: Ranks,
-        name: str,
-        pool: Any,
-        namespace: Callable[[PoolText], Namespace],
+        self, door: Door, options: Options, config: Any, name: str, pool: Any, fields: Mapping[str, object]
     ) -> None:
+        """``config``: SGLang's own for this rank. ``fields``: of the namespaces of all pools."""
         self._door = door
-        self._options = options
         self._pool = pool
         self.page_size = int(getattr(pool, "page_size", 1) or 1)
         if getattr(pool, "kv_buffer", pool) is None:
             raise Unsupported(f"pool {name}: {type(pool).__name__} has no memory of its own")
+        #: Parts of a page on all ranks, and those on this rank.
+        self._part_count, self._parts = 1, range(1)
         self.view = view_of(pool)
-        if self.view is None:
-            self.text = self._opaque_text(ranks, name)
-            self._parts = range(1)
-        else:
-            self.text = self._view_text(ranks, name, self.view)
-        self.namespace = namespace(self.text)
+        text, own = (
+            self._as_it_is(config, name)
+            if self.view is None
+            else self._in_heads(config, self.view, options.head_groups)
+        )
+        first = int(getattr(pool, "start_layer", 0) or 0)
+        last = max(first + 1, int(getattr(pool, "end_layer", 0) or 0)) - 1
+        tag = getattr(pool, "storage_format_tag", None)  # SGLang's own of the pages' format, if the pool has one
+        #: With these equal, equal names mean equal bytes.
+        self.namespace = Namespace(
+            {
+                **fields,
+                **own,
+                "dtype": str(pool.dtype).removeprefix("torch."),
+                "cache_group": name,
+                "x.page_size": self.page_size,
+                "x.pool": short(text if tag is None else f"{text} {tag}"),
+                "x.parts": self._part_count if self._part_count > 1 else None,
+                "layer_range": f"{first}-{last}" if config.pp_size > 1 else None,
+            }
+        )
         self._space: SetSpace = door.open(self.namespace)
         self._load_rows: Rows | None = None
         self._save_rows: Rows | None = None
@@ -113,43 +193,27 @@ class Pool:
 
     @property
     def page_bytes(self) -> int:
-        return self.text.block_bytes * len(self._parts)
+        return self.namespace.block_bytes * len(self._parts)
 
     def is_of(self, pool: Any) -> bool:
         return pool is self._pool
 
-    def _dtype(self) -> str:
-        return str(self._pool.dtype).removeprefix("torch.")
-
-    def _tagged(self, text: str) -> str:
-        """Adds SGLang's own page format tag, if the pool has one."""
-        tag = getattr(self._pool, "storage_format_tag", None)
-        return text if tag is None else f"{text} {tag}"
-
-    def _layers(self) -> tuple[int, int]:
-        first = int(getattr(self._pool, "start_layer", 0) or 0)
-        return first, max(first + 1, int(getattr(self._pool, "end_layer", 0) or 0))
-
-    def _opaque_text(self, ranks: Ranks, name: str) -> PoolText:
+    def _as_it_is(self, config: Any, name: str) -> tuple[str, dict[str, object]]:
+        """The pages in words, and the namespace's fields."""
         nbytes = page_bytes(self._pool.get_dummy_flat_data_page())
         # States are divided among ranks even if the rest is replicated.
-        is_ranked = ranks.tp_size > 1 and (not ranks.is_replicated or name == "mamba")
-        return PoolText(
-            name,
-            f"sglang-{getattr(self._pool, 'layout', '')}",
-            self._dtype(),
-            self.page_size,
-            self._tagged(f"{type(self._pool).__name__} {getattr(self._pool, 'layer_num', '')}x{nbytes}"),
-            nbytes,
-            1,
-            f"{ranks.tp_rank} of {ranks.tp_size}" if is_ranked else None,
-            self._layers(),
-        )
+        is_ranked = config.tp_size > 1 and (not config.is_mla_model or name == "mamba")
+        return f"{type(self._pool).__name__} {getattr(self._pool, 'layer_num', '')}x{nbytes}", {
+            "layout": f"sglang-{getattr(self._pool, 'layout', '')}",
+            "block_bytes_max": nbytes,
+            "x.rank": f"{config.tp_rank} of {config.tp_size}" if is_ranked else None,
+        }
 
-    def _view_text(self, ranks: Ranks, name: str, view: View) -> PoolText:
+    def _in_heads(self, config: Any, view: View, head_groups: int) -> tuple[str, dict[str, object]]:
+        """The same for pages in the store's layout, in parts of some heads each."""
         is_latent = "latent" in view.text
-        shards = 1 if is_latent else ranks.tp_size
-        parts = 1 if is_latent else (self._options.head_groups or shards)
+        rank, shards = (0, 1) if is_latent else (config.tp_rank, config.tp_size)
+        parts = 1 if is_latent else (head_groups or shards)
         if parts % shards != 0:
             raise BadRequest(f"head_groups is {parts}, which {shards} tensor-parallel ranks do not divide")
         held = parts // shards
@@ -157,12 +221,10 @@ class Pool:
             raise BadRequest(
                 f"head_groups is {parts}: {view.heads} kv heads of a rank cannot be divided into {held} parts"
             )
-        rank = 0 if is_latent else ranks.tp_rank
-        self._parts = range(rank * held, (rank + 1) * held)
+        self._part_count, self._parts = parts, range(rank * held, (rank + 1) * held)
         nbytes = view.layout.slice_heads(0, view.heads // held).store_block_bytes
         # With more ranks than kv heads, ranks hold the same head: the count of "heads" is that of ranks, and other sizes do not share.
-        text = self._tagged(f"{view.heads * shards} heads of {view.text}")
-        return PoolText(name, "store", self._dtype(), self.page_size, text, nbytes, parts, None, self._layers())
+        return f"{view.heads * shards} heads of {view.text}", {"layout": "store", "block_bytes_max": nbytes}
 
     # -- names
 
@@ -172,7 +234,7 @@ class Pool:
         for key in keys:
             raw = bytes.fromhex(key) if _PAGE_HASH.fullmatch(key) else b"key " + key.encode()
             raw += epoch
-            if self.text.part_count == 1:
+            if self._part_count == 1:
                 made.append(raw)
             else:
                 made += [raw + b"/" + part.to_bytes(4, "big") for part in self._parts]
@@ -198,23 +260,14 @@ class Pool:
         self._door.count("hit_pages", sum(held))
         return held
 
-    def load(self, keys: Sequence[str], where: Any, epoch: bytes, until: float) -> Move:
-        done = yield from self._step_by_step("loads", self._load_step, keys, where, epoch, until)
-        self._door.count("loaded_pages", sum(done))
-        self._door.count("loaded_bytes", sum(done) * self.page_bytes)
-        self._door.count("missing_pages", len(keys) - sum(done))
-        return done
-
-    def _step_by_step(
-        self, kind: str, step: Callable[..., Step], keys: Sequence[str], where: Any, epoch: bytes, until: float
-    ) -> Move:
-        """Takes steps until all pages are moved, or one falls short."""
+    def move(self, kind: str, keys: Sequence[str], where: Where, epoch: bytes, until: float) -> Move:
+        """Loads or saves pages, step by step, until all are moved, or one step falls short."""
         done: list[bool] = []
         gate = self._door.gates[kind]
         is_whole = True
         while is_whole and len(done) < len(keys) and gate.allows():
             try:
-                moved, why = yield from step(keys[len(done) :], where, len(done), epoch, until)
+                moved, why = yield from self._step(kind == "loads", keys[len(done) :], where, len(done), epoch, until)
             except Error as error:
                 gate.ended(error)
                 break
@@ -223,141 +276,59 @@ class Pool:
             gate.ended(why)
             is_whole = why is None
             done += moved
-        return done + [False] * (len(keys) - len(done))
-
-    def _load_step(self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float) -> Step:
-        """Loads as many pages as lent memory allows; returns which have come, and why others have not."""
-        rows = self._load_rows
-        if rows is None:
-            return (yield from self._load_loose(keys, where, first, epoch, until))
-        held = len(self._parts)
-        taken = rows.take(held, held * len(keys), until)
-        count = len(taken) // held
-        if count == 0:
-            return [], None
-        is_doubtful = True
-        future: Future[Any] | None = None
-        try:
-            left = max(until - time.monotonic(), 0.001)
-            future = self._space.submit_get(self.names(keys[:count], epoch), rows.rows, rows=taken, deadline=left)
-            yield
-            got = future.result()
-            is_doubtful = got.why is not None
-            are_here = _whole(landed(got, self.text.block_bytes).reshape(count, held))
-            mine = [i for i, is_here in enumerate(are_here) if is_here]
-            self._scatter(rows, taken, mine, where, first, count)
-            return are_here, got.why
-        finally:
-            _end(future)
-            rows.give(taken, is_doubtful=is_doubtful)
-
-    def _scatter(self, rows: Rows, taken: list[int], mine: list[int], where: Any, first: int, count: int) -> None:
-        held = len(self._parts)
-        if not mine:
-            return
-        if isinstance(where, torch.Tensor):
-            tokens = self.page_size
-            ids = page_ids(self._pool, where[first * tokens : (first + count) * tokens], count)
-            for k, pages in enumerate(self._part_caches):
-                rows.scatter(pages, [ids[i] for i in mine], [taken[i * held + k] for i in mine])
-            return
-        for i in mine:
-            for k, pages in enumerate(self._page_parts(where[first + i])):
-                rows.scatter(pages, [0], [taken[i * held + k]])
-
-    def _page_parts(self, page: torch.Tensor) -> list[Any]:
-        assert self.view is not None
-        if page_bytes(page) != self.page_bytes or not page.is_contiguous():
-            raise ValueError(f"a page of {page_bytes(page)} bytes, the pool's have {self.page_bytes}")
-        cache = self.view.page(page)
-        heads = self.view.heads // len(self._parts)
-        return [cache.slice_heads(i * heads, heads) for i in range(len(self._parts))]
-
-    def _load_loose(self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float) -> Step:
-        """The same for pages stored as they are: into separate memory first, so that a page is written whole."""
-        count = max(1, min(len(keys), _LOOSE_BYTES // self.text.block_bytes))
-        is_pool = isinstance(where, torch.Tensor)
-        pages = [self._pool.get_dummy_flat_data_page() if is_pool else where[first + i] for i in range(count)]
-        self._check_loose(pages)
-        left = max(until - time.monotonic(), 0.001)
-        views = [bytes_of(page).numpy() for page in pages]
-        future = self._space.submit_get(self.names(keys[:count], epoch), views, deadline=left)
-        try:
-            yield
-            got = future.result()
-        finally:
-            _end(future)
-        are_here = [bool(each) for each in landed(got, self.text.block_bytes)]
-        if is_pool:
-            self._check_indices(where, first, count)
-            for i in np.flatnonzero(are_here):
-                self._pool.set_from_flat_data_page(int(where[(first + int(i)) * self.page_size]), pages[int(i)])
-        return are_here, got.why
-
-    def _check_loose(self, pages: Sequence[torch.Tensor]) -> None:
-        for page in pages:
-            if page_bytes(page) != self.text.block_bytes:
-                raise ValueError(f"a page of {page_bytes(page)} bytes, the pool's have {self.text.block_bytes}")
-
-    def _check_indices(self, where: torch.Tensor, first: int, count: int) -> None:
-        if where.numel() < (first + count) * self.page_size:
-            raise ValueError(f"{where.numel()} host indices of {first + count} pages of {self.page_size} tokens")
-
-    def save(self, keys: Sequence[str], where: Any, epoch: bytes, until: float) -> Move:
-        done = yield from self._step_by_step("saves", self._save_step, keys, where, epoch, until)
-        self._door.count("stored_pages", sum(done))
-        self._door.count("stored_bytes", sum(done) * self.page_bytes)
-        self._door.count("refused_pages", len(keys) - sum(done))
+        done += [False] * (len(keys) - len(done))
+        verb, missed = ("loaded", "missing") if kind == "loads" else ("stored", "refused")
+        self._door.count(f"{verb}_pages", sum(done))
+        self._door.count(f"{verb}_bytes", sum(done) * self.page_bytes)
+        self._door.count(f"{missed}_pages", len(keys) - sum(done))
         return done
 
-    def _save_step(self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float) -> Step:
-        rows, held = self._save_rows, len(self._parts)
-        taken: list[int] = []
-        blocks: Any
-        if rows is not None:
-            taken = rows.take(held, held * len(keys), until)
-            count = len(taken) // held
-            if count == 0:
-                return [], None
-            blocks = rows.rows
-        else:
-            count = max(1, min(len(keys), _LOOSE_BYTES // self.text.block_bytes))
-            blocks = self._loose_pages(where, first, count)
+    def _step(self, is_load: bool, keys: Sequence[str], where: Where, first: int, epoch: bytes, until: float) -> Step:
+        """Moves as many pages as lent memory allows; returns which were moved, and why others were not."""
+        batch = self._batch(is_load, where, first, len(keys), until)
+        if batch.count == 0:
+            return [], None
+        space, is_doubtful = self._space, is_load
         future: Future[Any] | None = None
         try:
-            if rows is not None:
-                self._gather(rows, taken, where, first, count)
+            if not is_load:
+                batch.gather()
             left = max(until - time.monotonic(), 0.001)
-            names = self.names(keys[:count], epoch)
-            future = self._space.submit_put(names, blocks, rows=taken if rows is not None else None, deadline=left)
+            submit = space.submit_get if is_load else space.submit_put
+            future = submit(self.names(keys[: batch.count], epoch), batch.blocks, rows=batch.rows, deadline=left)
             yield
-            put = future.result()
-            are_there = _whole(stored(put).reshape(count, held))
-            return are_there, None if any(are_there) else put.why
+            result: Any = future.result()
+            parts = landed(result, self.namespace.block_bytes) if is_load else stored(result)
+            moved = _whole(parts.reshape(batch.count, -1))
+            if not is_load:
+                return moved, None if any(moved) else result.why
+            is_doubtful = result.why is not None
+            batch.scatter({i for i, is_here in enumerate(moved) if is_here})
+            return moved, result.why
         finally:
             _end(future)
-            if rows is not None:
-                rows.give(taken)
+            batch.end(is_doubtful)
 
-    def _gather(self, rows: Rows, taken: list[int], where: Any, first: int, count: int) -> None:
-        held = len(self._parts)
+    def _batch(self, is_load: bool, where: Where, first: int, count: int, until: float) -> _InRows | _Loose:
+        rows = self._load_rows if is_load else self._save_rows
+        if rows is None:
+            count = max(1, min(count, _LOOSE_BYTES // self.namespace.block_bytes))
+            return _Loose(self._pool, where, first, count, self.page_size, self.namespace.block_bytes, is_load)
+        taken = rows.take_until(until, len(self._parts), len(self._parts) * count)
+        count = len(taken) // len(self._parts)
+        return _InRows(rows, taken, count, self._places(is_load, where, first, count))
+
+    def _places(self, is_load: bool, where: Where, first: int, count: int) -> Iterator[_Place]:
         if isinstance(where, torch.Tensor):
             tokens = self.page_size
             ids = page_ids(self._pool, where[first * tokens : (first + count) * tokens], count)
-            for k, pages in enumerate(self._part_caches):
-                rows.gather([taken[i * held + k] for i in range(count)], pages, ids)
+            yield range(count), self._part_caches, ids
             return
+        assert self.view is not None
+        heads = self.view.heads // len(self._parts)
         for i in range(count):
-            for k, pages in enumerate(self._page_parts(where[first + i].contiguous())):
-                rows.gather([taken[i * held + k]], pages, [0])
-
-    def _loose_pages(self, where: Any, first: int, count: int) -> list[Any]:
-        if isinstance(where, torch.Tensor):
-            self._check_indices(where, first, count)
-            pages = [
-                self._pool.get_data_page(int(where[(first + i) * self.page_size]), flat=True) for i in range(count)
-            ]
-        else:
-            pages = list(where[first : first + count])
-        self._check_loose(pages)
-        return [bytes_of(page.contiguous()).numpy() for page in pages]
+            page = where[first + i] if is_load else where[first + i].contiguous()
+            if page_bytes(page) != self.page_bytes or not page.is_contiguous():
+                raise ValueError(f"a page of {page_bytes(page)} bytes, the pool's have {self.page_bytes}")
+            cache = self.view.page(page)
+            yield range(i, i + 1), [cache.slice_heads(part * heads, heads) for part in range(len(self._parts))], [0]

@@ -185,16 +185,17 @@ class SinkCache(_HostCache):
     """
 
     def __init__(self, model: Any, window_tokens: int, sink_tokens: int = 4) -> None:
-        rotation = rotation_of(model)
+        decoder, rotation = rotation_of(model)
+        frequencies = tuple(np.asarray(rotation.frequencies, np.float64).tolist())
 
         def make() -> layer_caches.LayerCache:
             return layer_caches.SinkCache(
-                window_tokens, sink_tokens, frequencies=rotation.frequencies, interleaved=rotation.interleaved
+                window_tokens, sink_tokens, frequencies=frequencies, interleaved=rotation.style == "gptj"
             )
 
         make()  # refuses bad sizes
         super().__init__(lambda: _SinkLayer(make))
-        follow_cache(rotation.decoder, _place)
+        follow_cache(decoder, _place)
 
     def next_position(self, added_count: int) -> int:
         """Where the first of so many new tokens is computed."""

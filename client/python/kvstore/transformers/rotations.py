@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..errors import Unsupported
@@ -16,18 +14,9 @@ from .key_rotation import find_rotation
 from .model_identity import check_rotations
 from .positioned import PositionedModel
 
-__all__ = ["KeyRotation", "follow_cache", "rotation_of", "windows_of"]
+__all__ = ["follow_cache", "rotation_of", "windows_of"]
 
 _Tables = tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
-class KeyRotation:
-    """The rotation of all layers' keys. ``decoder``: the part of the model that takes ``position_ids``."""
-
-    decoder: torch.nn.Module
-    frequencies: tuple[float, ...]
-    interleaved: bool
 
 
 #: By decoder, with the tables that it was found for: they may change.
@@ -35,8 +24,8 @@ _known: weakref.WeakKeyDictionary[torch.nn.Module, tuple[_Tables, Rotation]] = w
 _followed: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
-def rotation_of(model: Any) -> KeyRotation:
-    """Raises Unsupported if the keys of all layers are not turned by one rotation that depends on nothing but the position."""
+def rotation_of(model: Any) -> tuple[torch.nn.Module, Rotation]:
+    """The part of the model that takes ``position_ids``, and the rotation of all layers' keys. Raises Unsupported if the keys of all layers are not turned by one rotation that depends on nothing but the position."""
     check_rotations(model)
     name, config = type(model).__name__, _text_config(model)
     if getattr(config, "kv_lora_rank", None):
@@ -48,8 +37,7 @@ def rotation_of(model: Any) -> KeyRotation:
     known = _known.get(decoder)
     if known is None or known[0] != tables:
         known = _known[decoder] = tables, find_rotation(PositionedModel(model))
-    rotation = known[1]
-    return KeyRotation(decoder, tuple(np.asarray(rotation.frequencies, np.float64).tolist()), rotation.style == "gptj")
+    return decoder, known[1]
 
 
 def _tables(model: Any) -> _Tables:

@@ -4,11 +4,12 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
     "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
     "kv_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
-In reading order: messages.py (messages between the two halves), scheduler.py (who holds which page), requests.py (a request's state),
-lookup.py (a prompt's blocks in the store), worker.py (bytes between pages and store), pages.py (pages as the kernels see them), modules.py
-(prompt modules of a request), module_pages.py (their bytes, by token), rotation.py (how keys turn), model.py (blocks, and unsupported
-settings), identity.py (the worker's loaded model), told.py (its reports to the scheduler), adapters.py (LoRA), estimate.py (which hits are
-worth loading), compat.py (differences between releases of vLLM), stats.py (counters).
+In reading order: messages.py (messages between the two halves), requests.py (a request's state), scheduler.py (the scheduler's half),
+scheduler_loads.py and lookup.py (its gets), scheduler_saves.py (its puts), worker.py (a worker's half), pages.py (pages as the kernels
+see them, and lent memory), modules.py (prompt modules of a request), module_pages.py (their bytes, by token), rotation.py (how keys
+turn), model.py (blocks, and unsupported settings), identity.py (the worker's loaded model), told.py (its reports to the scheduler),
+adapters.py (LoRA), estimate.py (which hits are worth loading), compat.py (differences between releases of vLLM), stats.py (counters).
+Other doors: tier.py and chunks.py, encoder.py.
 """
 
 from __future__ import annotations
@@ -88,20 +89,16 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
-        self._side.bind(kv_cache_manager)
+        self._side.saves.bind(kv_cache_manager)
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         if not HAS_CACHE_MANAGER:
             self._tables = PageTables(gpu_block_pool)
-            self._side.bind(self._tables)
+            self._side.saves.bind(self._tables)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         """Takes each worker's stage, by stage and rank."""
         self._side.told(stages_of(metadata, self._model.rank_count))
-
-    def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
-        """The same for releases without stages."""
-        self.set_xfer_handshake_metadata_pp_aware({(0, rank): said for rank, said in metadata.items()})
 
     def on_new_request(self, request: Any) -> None:
         self._side.on_new_request(request)
@@ -110,7 +107,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return self._side.matched_tokens(request, num_computed_tokens)
 
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[Any, int]:
-        return self._side.hit_sources(request, num_external_tokens)
+        return self._side.loads.hit_sources(request, num_external_tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self._side.admitted(request, blocks.get_block_ids(), num_external_tokens)
@@ -140,10 +137,10 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return False
 
     def has_pending_block_frees(self) -> bool:
-        return self._side.will_free_pages
+        return self._side.saves.will_free_pages
 
     def has_pending_push_work(self) -> bool:
-        return self._side.has_pending_saves
+        return self._side.saves.has_pending
 
     def reset_cache(self) -> bool:
         self._side.reset()

@@ -71,15 +71,10 @@ def engine_name() -> str:
     return f"vllm {vllm.__version__}"
 
 
-def why_too_old(config: Any) -> str:
+def why_too_old() -> str:
     """Why this release cannot be served, or ""."""
-    if vllm.__version_tuple__[:2] < (0, 22):
+    if vllm.__version_tuple__[:2] < (0, 28):
         return f"it is too old. Tried were {', '.join(TRIED_VERSIONS)}"
-    has_stages = hasattr(base.KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware")
-    if config.parallel_config.pipeline_parallel_size > 1 and not has_stages:
-        return "the stages of its pipelines cannot say what they store"
-    if vllm.__version_tuple__[:2] < (0, 28) and config.scheduler_config.async_scheduling:
-        return "its asynchronous scheduling does not say which tokens are being computed. Set --no-async-scheduling"
     return ""
 
 
@@ -131,11 +126,6 @@ def layout_of(config: Any, cache: Any) -> str:
     """The order of layers (L), blocks (B), heads (H), tokens (N) and content (C). Up to 0.28 the CPU has one order, without a name."""
     said = getattr(cache, "kv_cache_layout", None) or getattr(config.cache_config, "kv_cache_layout", None)
     return str(said or ("" if "kv_cache_layout" in KVCacheConfig.__dataclass_fields__ else "LBHNC"))
-
-
-def tensors_of(layer: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors of a layer's pages: one; or, in 0.22, keys and values apart."""
-    return list(layer) if layer.ndim == 5 and layer.shape[0] == 2 else [layer]
 
 
 def has_heads_apart(layout: str) -> bool:
@@ -219,11 +209,6 @@ def states_of(output: Any) -> dict[str, list[tuple[int, int, int]]]:
     """States that a step leaves at a block's end, as (group, page, tokens before) per request. Page tables lack this: few are kept."""
     told = output.kv_connector_block_state
     return {} if told is None else dict(told.boundary_state_offloads)
-
-
-def tokens_in_flight(request: Any) -> int:
-    """The request's computed tokens whose step has not ended. Up to 0.27 vLLM has no count: 0 without asynchronous scheduling."""
-    return int(getattr(request, "num_in_flight_tokens", 0))
 
 
 def draws_hashes(algorithm: str) -> bool:

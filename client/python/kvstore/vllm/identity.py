@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from vllm.logger import init_logger
@@ -102,15 +102,20 @@ def identity_of(config: Any, options: StoreOptions, worker: Any) -> dict[str, An
     }
 
 
-def difference(one: str, other: str) -> str:
-    """Names the fields in which two records differ."""
-    fields = [dict(line.split("=", 1) for line in text.splitlines()) for text in (one, other)]
-    names = sorted(name for name in {*fields[0], *fields[1]} if fields[0].get(name) != fields[1].get(name))
-    return "; ".join(f"{name} is {fields[0].get(name)!r} and {fields[1].get(name)!r}" for name in names)
+def fields_of(text: str) -> dict[str, str]:
+    """The fields of a record, by name."""
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def difference(one: str, other: str, *, but: Collection[str] = ()) -> str:
+    """Names the fields in which two records differ, ``but`` for some."""
+    fields, others = fields_of(one), fields_of(other)
+    names = sorted(name for name in {*fields, *others}.difference(but) if fields.get(name) != others.get(name))
+    return "; ".join(f"{name} is {fields.get(name)!r} and {others.get(name)!r}" for name in names)
 
 
 def _weights(config: Any, model: Any, loaded: Any) -> str:
-    """By the content of the loaded files. Without files here, block names digest the weights in memory, per rank (scheduler.py)."""
+    """By the content of the loaded files. Without files here, block names digest the weights in memory, per rank (told.py)."""
     files = _files(config, model, loaded)
     if files is not None:
         return weights_digest(files)

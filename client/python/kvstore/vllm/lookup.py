@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from .model import Model
 
 #: A value in SetMatchResult.held.
 _ON_DISK = 2
+#: A lookup's answer is valid for this long: shorter than the node's lease.
+_ANSWER_SECONDS = 4.0
 #: How many of the prompt's last hashes are tried for a hit inside a page: the names of all would slow every lookup.
 _TAILS_MAX = 64
 
@@ -26,10 +29,6 @@ def tails_of(model: Model, request: Any) -> list[int]:
     size, step = model.block_size, model.hash_tokens
     end = min(len(request.block_hashes), (request.num_tokens - 1) // step)
     return [n * step for n in range(max(1, end - _TAILS_MAX + 1), end + 1) if n * step % size != 0]
-
-
-def tail_hashes(model: Model, request: Any, tails: list[int]) -> list[bytes]:
-    return [model.tail_hash(request, tokens) for tokens in tails]
 
 
 @dataclass
@@ -55,20 +54,31 @@ class Lookup:
     #: Blocks on a node's disk, in any of the groups.
     on_disk: npt.NDArray[np.bool_] | None = None
 
-    def disk_count(self, begin: int, end: int) -> int:
-        return 0 if self.on_disk is None else int(self.on_disk[begin:end].sum())
-
     def disk_tokens(self, begin: int, tokens: int, block_size: int) -> int:
         """How many of the leading ``tokens`` after ``begin`` blocks are on a disk."""
+        if self.on_disk is None:
+            return 0
         end, tail = divmod(tokens, block_size)
-        return self.disk_count(begin, end) * block_size + tail * self.is_tail_on_disk
+        return int(self.on_disk[begin:end].sum()) * block_size + tail * self.is_tail_on_disk
 
     @property
     def is_open(self) -> bool:
         return bool(self.futures)
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the leases of a hit may have ended."""
+        return not self.is_open and self.hit > 0 and time.monotonic() - self.asked > _ANSWER_SECONDS
+
+    def give_up(self) -> None:
+        for future in self.futures:
+            future.cancel()
+        self.futures = []
+
     def answer(self, model: Model, matches: list[SetMatchResult], block_bytes: list[npt.NDArray[Any]]) -> None:
         """Takes the answers for all blocks' names, [group, part, block], then all tails: a match per pipeline stage, and group sizes."""
+        self.leases = [match.lease for match in matches]
+        self.asked = time.monotonic()  # the leases' time counts from here
         held, self.on_disk = _held(model, matches, block_bytes, 0, self.block_count)
         self.hit = usable(model.groups, model.block_size, held)
         self.memory_hit = (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
@@ -49,13 +50,16 @@ class Piece(NamedTuple):
         return self.pages[0]
 
 
+Blocks: TypeAlias = "Sequence[Block | Piece]"
+
+
 @dataclass
 class Load:
     """Blocks to bring into pages that stay unread until every worker has reported the load. Of ``pieces`` all come, or none counts."""
 
     job: int
     request_id: str
-    blocks: Sequence[Block] | Sequence[Piece]
+    blocks: Blocks
     are_pieces: bool = False
 
 
@@ -64,7 +68,7 @@ class Save:
     """Blocks to store; their pages are referenced until every worker has reported. ``adapter``: its number and content on each worker."""
 
     job: int
-    blocks: Sequence[Block] | Sequence[Piece]
+    blocks: Blocks
     reuse: Reuse = None
     adapter: tuple[int, dict[int, bytes]] | None = None
     are_pieces: bool = False
@@ -117,9 +121,7 @@ class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         assert isinstance(other, Report)
-        gathered = dict(self.gathered)
-        for job, count in other.gathered.items():
-            gathered[job] = gathered.get(job, 0) + count
+        gathered = dict(Counter(self.gathered) + Counter(other.gathered))
         loaded = dict(self.loaded)
         for job, (count, missing) in other.loaded.items():
             known_count, known = loaded.get(job, (0, None))

@@ -227,7 +227,7 @@ def _check_connector(config: Any) -> None:
 
 def check_engine(config: Any) -> None:
     """Raises unless the data kept under a block's hash suffices for the tokens after it."""
-    if why := compat.why_too_old(config):
+    if why := compat.why_too_old():
         raise Unsupported(f"{compat.engine_name()}: {why}")
     parallel = config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):

@@ -74,15 +74,19 @@ class Modules:
 
     def computed_count(self, token_count: int, block_size: int) -> int:
         """How many blocks of the first module are complete once the engine has computed so many tokens."""
+        if self.own_count == 0:
+            return 0
         last = self.blocks[self.own_count - 1]
         return self.own_count if token_count >= last.first + last.count else token_count // block_size
 
+    def pieces(self, names: list[bytes], first: int, pages: list[int], block_size: int) -> list[Piece]:
+        """The blocks with these names, from ``first`` on, in the request's pages."""
+        blocks = self.blocks[first : first + len(names)]
+        return [block.piece(name, pages, block_size) for name, block in zip(names, blocks, strict=True)]
+
     def pieces_to_load(self, names: list[bytes], pages: list[int], block_size: int) -> list[Piece]:
-        """All that a load needs, in the request's pages. ``names`` are the blocks'."""
-        pieces = [
-            block.piece(name, pages, block_size)
-            for name, block in zip(names, self.blocks[: self.needed_count], strict=True)
-        ]
+        """All that a load needs. ``names`` are the needed blocks'."""
+        pieces = self.pieces(names, 0, pages, block_size)
         last = pieces[-1]
         pieces[-1] = last._replace(token_count=min(last.token_count, self.token_count - last.first))
         return pieces

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..client import Client
@@ -14,6 +15,7 @@ from ..doors.rows import RowPool
 from ..errors import Unsupported
 from ..layouts import Cache, Layout, relayout
 from . import compat
+from .messages import Blocks, Piece
 from .model import Group, Model
 
 #: CUDA blocks of a gather or scatter: enough to keep the bus to the host busy, and few beside the model's kernels.
@@ -97,16 +99,13 @@ def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[list[Cach
     for group in model.groups:
         views = []
         for layer in group.layers:
-            pages = compat.tensors_of(tensors[layer])
-            for tensor in pages:
-                order = inner_order(tensor)
-                said = "".join(letter for letter in model.layout[-3:] if letter in order)
-                if order != said:
-                    raise Unsupported(
-                        f"{layer}: order {order or tuple(tensor.shape)} in a page, the engine says {model.layout}"
-                    )
-                page_bytes = group.page_bytes // len(pages)
-                views.append(page_view(layer, tensor, model.page_count, page_bytes, group.part_count))
+            order = inner_order(tensors[layer])
+            said = "".join(letter for letter in model.layout[-3:] if letter in order)
+            if order != said:
+                raise Unsupported(
+                    f"{layer}: order {order or tuple(tensors[layer].shape)} in a page, the engine says {model.layout}"
+                )
+            views.append(page_view(layer, tensors[layer], model.page_count, group.page_bytes, group.part_count))
         cache = Layout.of(views, "bthf", roles=("key",), name="vllm").bind(views)
         caches.append([cache.slice_heads(part, 1) for part in range(group.part_count)])
     return caches
@@ -144,20 +143,38 @@ class Lane:
         event.hold(self._engine())
 
 
+class PiecePages(Protocol):
+    """Pages by token, for pieces. ``rows``: [part, piece]."""
+
+    def gather(self, staging: Staging, pieces: Sequence[Piece], rows: Sequence[Sequence[int]]) -> Event | None: ...
+
+    def scatter(self, staging: Staging, pieces: Sequence[Piece], rows: Sequence[Sequence[int]]) -> None: ...
+
+
 class Staging(RowPool):
-    """Rows of lent memory, one part of a block each. A row holds a part of any group, layer after layer.
+    """Rows of lent memory, for one rank's parts of blocks: a row holds a part of any group, layer after layer; a block has a row per part.
 
     Without a lane, pages are in host memory, and a copy is done when its call returns. With one, calls return the event of the copy's end:
     until then the copy owns its rows and pages.
     """
 
     def __init__(
-        self, client: Client, model: Model, nbytes: int, pages: list[list[Cache]], lane: Lane | None = None
+        self,
+        client: Client,
+        model: Model,
+        rank: int,
+        pages: list[list[Cache]],
+        modules: PiecePages | None,
+        lane: Lane | None,
     ) -> None:
+        """``pages``: of each group, its parts; ``modules``: the same pages by token."""
         row_bytes = model.block_bytes_max
-        count = max(8 * model.parts_per_rank, nbytes // row_bytes)
-        super().__init__(client, count, row_bytes, page_locked=lane is not None)
+        self._part_count = count = model.parts_per_rank
+        self._parts = range(rank // model.replicas * count, (rank // model.replicas + 1) * count)
+        row_count = max(8 * count, model.options.staging_bytes // 2 // row_bytes)
+        super().__init__(client, row_count, row_bytes, page_locked=lane is not None)
         self.lane = lane
+        self._model, self._pages, self._modules = model, pages, modules
         self._caches = [self._bind(group, parts[0].layout) for group, parts in zip(model.groups, pages, strict=True)]
 
     def _bind(self, group: Group, pages: Layout) -> Cache:
@@ -173,15 +190,55 @@ class Staging(RowPool):
     def lend(self, deadline: float) -> None:
         self._client.lend(self.memory, deadline=deadline)
 
-    def gather(self, group: int, pages: Cache, page_ids: Sequence[int], rows: Sequence[int]) -> Event | None:
-        return self._move(self._caches[group], rows, pages, page_ids)
+    @property
+    def free_blocks(self) -> int:
+        return self.free_count // self._part_count
 
-    def scatter(self, group: int, pages: Cache, page_ids: Sequence[int], rows: Sequence[int]) -> Event | None:
-        return self._move(pages, page_ids, self._caches[group], rows)
+    def take_for(self, blocks: Blocks) -> list[int]:
+        """Rows for the blocks' parts, as [block, part], as are the following."""
+        return self.take(len(blocks) * self._part_count)
 
-    def _move(self, to: Cache, to_ids: Sequence[int], source: Cache, from_ids: Sequence[int]) -> Event | None:
+    def names(self, blocks: Blocks) -> list[bytes]:
+        return [self._model.part_name(block.name, part) for block in blocks for part in self._parts]
+
+    def sizes(self, blocks: Blocks) -> npt.NDArray[np.int64]:
+        of_blocks = [self._model.groups[block.group].block_bytes for block in blocks]
+        sizes: npt.NDArray[np.int64] = np.repeat(np.asarray(of_blocks, np.int64), self._part_count)
+        return sizes
+
+    def whole(self, parts: npt.NDArray[np.bool_]) -> list[bool]:
+        """For each block, whether all its parts are set."""
+        return [all(of_block) for of_block in parts.reshape(-1, self._part_count).tolist()]
+
+    def gather(self, blocks: Blocks, rows: Sequence[int]) -> Event | None:
+        """Blocks from their pages into rows. The event of the last copy."""
+        event = None
+        if pieces := [each for each in blocks if isinstance(each, Piece)]:
+            assert self._modules is not None
+            return self._modules.gather(
+                self, pieces, [rows[part :: self._part_count] for part in range(self._part_count)]
+            )
+        for cache, own_rows, pages, page_ids in self._copies(blocks, rows):
+            event = self._copy(cache, own_rows, pages, page_ids)
+        return event
+
+    def scatter(self, blocks: Blocks, rows: Sequence[int]) -> None:
+        """Blocks from rows into their pages."""
+        if pieces := [each for each in blocks if isinstance(each, Piece)]:
+            assert self._modules is not None
+            self._modules.scatter(self, pieces, [rows[part :: self._part_count] for part in range(self._part_count)])
+            return
+        for cache, own_rows, pages, page_ids in self._copies(blocks, rows):
+            self._copy(pages, page_ids, cache, own_rows)
+
+    def _copies(self, blocks: Blocks, rows: Sequence[int]) -> Iterator[tuple[Cache, list[int], Cache, list[int]]]:
+        """Of each group's parts: rows and pages."""
+        for group, of_parts in enumerate(self._pages):
+            mine = [i for i, block in enumerate(blocks) if block.group == group]
+            for part, pages in enumerate(of_parts if mine else ()):
+                own_rows = [rows[i * self._part_count + part] for i in mine]
+                yield self._caches[group], own_rows, pages, [blocks[i].page for i in mine]
+
+    def _copy(self, to: Cache, to_ids: Sequence[int], source: Cache, from_ids: Sequence[int]) -> Event | None:
         stream = None if self.lane is None else self.lane.stream
         return relayout(to, to_ids, source, from_ids, stream=stream, grid_max=0 if stream is None else GRID_MAX)
-
-    def views(self, rows: Sequence[int], sizes: Sequence[int]) -> list[Any]:
-        return [self.rows[row, :size] for row, size in zip(rows, sizes, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +12,15 @@ from .._reuse import Reuse, reuse_number
 from ..doors.names import weights_suffix
 from ..errors import Error
 from .lookup import Lookup
+from .messages import Block
+from .model import Model
 from .modules import Modules
+from .told import Told
 
 logger = init_logger("vllm.kvstore")
+
+#: vLLM's page for a missing block, such as one that a window has left behind.
+NULL_PAGE = 0
 
 
 @dataclass
@@ -21,13 +28,14 @@ class KnownRequest:
     """State of an unfinished request."""
 
     request: Any
+    told: Told
     #: From its kv_transfer_params: when its blocks will be asked for again.
     reuse: Reuse = None
     #: From its kv_transfer_params: prompt modules. Such a request has no blocks of exact prefixes.
     modules: Modules | None = None
     #: From its kv_transfer_params: the weights. None: the request cannot share.
     own_epoch: bytes | None = b""
-    #: Ending of its blocks' names: own_epoch and the adapter's identity. None: no lookup or save is possible.
+    #: own_epoch and the adapter's identity. None: unknown.
     epoch: bytes | None = None
     named: Any = None
     #: Whether it began with pages of another epoch, or of an unknown one.
@@ -63,6 +71,36 @@ class KnownRequest:
     def blocks(self) -> Any:
         """The request, or a view with the block hashes of its adapter."""
         return self.request if self.named is None else self.named.follow()
+
+    @property
+    def ending(self) -> bytes | None:
+        """Suffix of its blocks' names: the weights, if not the namespace's, and the epoch. None: no lookup or save is possible."""
+        weights = self.told.epoch
+        return None if weights is None or self.epoch is None else weights + self.epoch
+
+    def blocks_in(
+        self, model: Model, hashes: Sequence[bytes], first: int, page_of: Callable[[int, int], int]
+    ) -> list[Block]:
+        """The blocks of these hashes, from index ``first`` on, in each group where ``page_of(group, index)`` is one."""
+        ending = self.ending or b""
+        return [
+            Block(model.name(block_hash, g, ending), g, page, i)
+            for i, block_hash in enumerate(hashes, first)
+            for g in range(len(model.groups))
+            if (page := page_of(g, i)) != NULL_PAGE
+        ]
+
+    def piece_names(self, model: Model, modules: Modules, first: int, end: int) -> list[bytes]:
+        """Names of the blocks of modules, without their parts."""
+        return [model.name(block.hash, 0, self.ending or b"") for block in modules.blocks[first:end]]
+
+    def admit(self, lookup: Lookup) -> None:
+        """It has its pages: from here on its blocks are stored. Local ones that the store lacks too: it may have been restarted."""
+        self.saved = lookup.hit if lookup.is_known else self.computed
+        self.is_admitted = self.is_fresh = True
+        self.load_begin, self.load_tokens = self.computed, 0
+        self.doubtful_tokens = -1
+        self.noted, self.is_mixed = self.computed, False
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 from prometheus_client import Counter, Gauge
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-from ..doors.door import Door
+from ..doors.door import KINDS, Door
 
 S = TypeVar("S", bound="Sums")
 
@@ -39,9 +39,6 @@ REFUSALS = ("salt", "form", "many", "start", "overlap", "gap", "beyond", "prompt
 LABELLED = {
     "modules_refused": ("reason", REFUSALS, "Requests that are computed because their prompt modules were refused."),
 }
-#: 1 while failures keep the connector from making such calls.
-PAUSES = ("lookups", "loads", "saves")
-
 
 Labelled: TypeAlias = "Mapping[str, tuple[str, Sequence[str], str]]"
 
@@ -114,7 +111,7 @@ class Metrics:
                 each.labels(*values)  # exported from the start, as 0
             for each, value in self._labelled.values():
                 each.labels(*values, value)
-            for name in PAUSES:
+            for name in KINDS:
                 self._paused.labels(*values, name).set(0)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:

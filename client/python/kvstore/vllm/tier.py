@@ -5,8 +5,7 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreOffloadingConnec
     "cpu_bytes_to_use": 8589934592, "secondary_tiers": [{"type": "KVStoreTier", "module_path": "kvstore.vllm.tier",
     "endpoints": "unix:///run/kvstore/kvstore.sock"}]}}'
 
-The connector is vLLM's OffloadingConnector, extended to tell the tier the model of its blocks. Where the pool's chunks equal
-KVStoreConnector's blocks, they have the same names: a block stored by one of the two is found by the other.
+The connector is vLLM's OffloadingConnector, extended to tell the tier the model of its blocks.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,19 +22,18 @@ import numpy.typing as npt
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.logger import init_logger
-from vllm.platforms import current_platform
 
 from ..doors.door import Door, take_ended, tell_untried
-from ..doors.identity import digest, short
+from ..doors.identity import digest
 from ..doors.results import held, landed, stored
-from ..errors import BadRequest, Unsupported
+from ..errors import Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
 from ..sets import SetGetResult, SetMatchResult, SetPutResult, SetSpace
 from . import compat
-from .identity import Loaded, identity_of, is_named
+from .identity import Loaded, fields_of, identity_of, is_named
 from .messages import Stage
-from .model import Model, Options, StoreOptions, check_engine
+from .model import StoreOptions
 from .told import Told, stages_of
 
 try:
@@ -57,6 +54,8 @@ try:
         ScheduleEndContext,
     )
     from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+
+    from .chunks import Chunks, TierOptions, the_engine
 except ImportError as _error:
     raise Unsupported(
         f"{compat.engine_name()}: its tiers are not those that were tried, of {', '.join(compat.TIERS_TRIED)}: {_error}"
@@ -64,11 +63,6 @@ except ImportError as _error:
 
 logger = init_logger("vllm.kvstore")
 
-#: Keys in one call to the store: limits how long making the call holds up the scheduler's thread.
-_KEYS_MAX = 1024
-#: The same for names that are more than a hash and are hashed first.
-_NAMES_MAX = 256
-_GROUP_BYTES = 4
 #: The tier's own counters in vLLM's /metrics, besides those of every tier.
 COUNTERS = {
     "lookups": "Calls in which the store was asked which chunks it has.",
@@ -84,9 +78,6 @@ COUNTERS = {
 }
 _METRIC = "vllm:kvstore_tier_"
 _PAUSED = _METRIC + "paused"
-
-#: The engine whose connector is being made: vLLM does not pass it to its tiers.
-_engine: ContextVar[tuple[Any, Any] | None] = ContextVar("kvstore_engine", default=None)
 
 
 @dataclass
@@ -110,11 +101,11 @@ class KVStoreOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
     """vLLM's connector; also tells the tiers their model."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
-        token = _engine.set((vllm_config, kv_cache_config))
+        token = the_engine.set((vllm_config, kv_cache_config))
         try:
             super().__init__(vllm_config, role, kv_cache_config)
         finally:
-            _engine.reset(token)
+            the_engine.reset(token)
         parallel = vllm_config.parallel_config
         self._rank_count = int(parallel.tensor_parallel_size)
         self._number = parallel.rank % (self._rank_count * int(parallel.pipeline_parallel_size))
@@ -187,207 +178,17 @@ with contextlib.suppress(ValueError):  # already registered
     KVConnectorFactory.register_connector("KVStoreOffloadingConnector", __name__, "KVStoreOffloadingConnector")
 
 
-@dataclass(frozen=True)
-class TierOptions(StoreOptions):
-    """Options in ``secondary_tiers`` beside type and module_path."""
-
-    place = "secondary_tiers"
-    #: For vLLM's events and requests' filters: LOCAL or REMOTE.
-    locality: str = ""
-    #: Whether vLLM gets events for stored chunks, if its events are on.
-    enable_kv_events: bool = False
-    #: Memory lent to nodes on this host instead of the pool.
-    staging_bytes: int = 16 << 20
-
-    def __post_init__(self) -> None:
-        if self.locality and self.locality not in Locality.__members__:
-            raise BadRequest(f"{self.place}: locality is {self.locality!r}, allowed are {list(Locality.__members__)}")
-
-
-class _Chunks:
-    """The names of chunks in the store, and their places in the pool's memory.
-
-    1. A chunk is one block, or one block per rank: a row of the pool has the ranks' blocks one after another.
-    2. Where ``why_apart`` is empty, blocks are KVStoreConnector's own, under its names.
-    3. The namespace exists only after ``name_by``.
-    """
-
-    def __init__(self, spec: Any, view: memoryview, options: TierOptions) -> None:
-        engine = _engine.get()
-        if engine is None:
-            raise BadRequest(
-                "kv_connector: OffloadingConnector does not tell its tiers which model, weights and adapters a block is of. Set "
-                '"kv_connector": "KVStoreOffloadingConnector", "kv_connector_module_path": "kvstore.vllm.tier": it is the same '
-                "and does"
-            )
-        config, cache = engine
-        check_engine(config)
-        self.parallel = config.parallel_config
-        if getattr(config.cache_config, "calculate_kv_scales", False):
-            raise Unsupported("calculate_kv_scales: each engine has scales of its own, so no other can read its blocks")
-        self._pool = np.asarray(view).view(np.uint8)
-        row_bytes = int(self._pool.shape[1])
-        self._model: Model | None = None
-        self.why_apart = _why_apart(config, spec)
-        if not self.why_apart:
-            try:
-                as_connector = Options(
-                    tenant=options.tenant,
-                    model=options.model,
-                    weights_epoch=options.weights_epoch,
-                    salt=options.salt,
-                )
-                self._model = Model(config, cache, as_connector)
-                self.why_apart = _why_rows_differ(self._model, spec, cache)
-            except (Unsupported, BadRequest) as error:
-                self.why_apart = str(error)
-        self.namespace: Namespace | None = None
-        self._options = options
-        self._of_rows = _fields_of_rows(config, cache, spec, row_bytes)
-        if self.why_apart or self._model is None:
-            self._model = None
-            self._sizes: list[int] = [row_bytes]
-            self._ranks = range(1)
-            self._rank_bytes = row_bytes
-        else:
-            self._sizes = [group.block_bytes for group in self._model.groups]
-            self._ranks = range(self._model.part_count)
-            self._rank_bytes = int(spec.cpu_page_size_per_worker)
-        #: Suffix of names: the weights, if not the namespace's. None: unknown.
-        self.epoch: bytes | None = None
-        self._rows = self._pool[:, : self._sizes[0]]
-        #: Whether a chunk's name is its hash, and its block a row.
-        self.is_plain = self._model is not None and len(self._sizes) == len(self._ranks) == 1
-
-    @property
-    def parts(self) -> int:
-        return len(self._ranks)
-
-    def name_by(self, identity: dict[str, Any]) -> Namespace:
-        """``identity``: the workers' model; this tier's options override parts of it."""
-        said = identity | self._options.fields(identity["model"])
-        self.namespace = Namespace(said | self._of_rows) if self._model is None else self._model.name_by(said)
-        return self.namespace
-
-    @property
-    def keys_max(self) -> int:
-        return _KEYS_MAX if self.is_plain else max(1, _NAMES_MAX // self.parts)
-
-    def names(self, keys: Sequence[OffloadKey]) -> npt.NDArray[np.uint8] | list[bytes]:
-        """As [key, rank]."""
-        assert self.epoch is not None
-        if self.epoch:
-            keys = [OffloadKey(key + self.epoch) for key in keys]
-        elif self.is_plain:
-            joined = b"".join(keys)
-            length = len(keys[0])
-            if length == 32 + _GROUP_BYTES and len(joined) == length * len(keys):
-                return np.ascontiguousarray(np.frombuffer(joined, np.uint8).reshape(-1, length)[:, :32])
-            return [key[:-_GROUP_BYTES] for key in keys]
-        model = self._model
-        if model is None:
-            return list(keys)
-        whole = [key[:-_GROUP_BYTES] for key in keys] if len(self._sizes) == 1 and not self.epoch else keys
-        return [model.part_name(bytes(name), rank) for name in whole for rank in self._ranks]
-
-    def sizes(self, keys: Sequence[OffloadKey]) -> npt.NDArray[np.int64] | int:
-        """Bytes of each block, as [key, rank], or one size for all."""
-        if len(self._sizes) == 1:
-            return self._sizes[0]
-        of_keys = [self._sizes[int.from_bytes(key[-_GROUP_BYTES:], "big")] for key in keys]
-        repeated: npt.NDArray[np.int64] = np.repeat(np.asarray(of_keys, np.int64), self.parts)
-        return repeated
-
-    def blocks(self, keys: Sequence[OffloadKey], rows: npt.NDArray[Any]) -> tuple[Any, npt.NDArray[Any] | None]:
-        """The blocks' memory in the client's form."""
-        if len(self._sizes) == len(self._ranks) == 1:
-            return self._rows, rows
-        blocks = []
-        for key, row in zip(keys, rows, strict=True):
-            size = self._sizes[int.from_bytes(key[-_GROUP_BYTES:], "big") if len(self._sizes) > 1 else 0]
-            blocks += [self._pool[row, rank * self._rank_bytes :][:size] for rank in self._ranks]
-        return blocks, None
-
-    def whole(self, blocks: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """For each chunk, whether all ranks' blocks are set."""
-        return blocks if self.parts == 1 else np.asarray(blocks.reshape(-1, self.parts).all(axis=1))
-
-    def close(self) -> None:
-        self._pool = self._rows = np.empty((0, 0), np.uint8)
-
-
-def _why_apart(config: Any, spec: Any) -> str:
-    """Why the pool's rows differ from KVStoreConnector's blocks, by the engine's settings; "" if they do not."""
-    if spec.blocks_per_chunk != 1:
-        return f"blocks_per_chunk is {spec.blocks_per_chunk}: a chunk has the hash of its last block alone"
-    if spec.config.canonical_layout:
-        return "canonical_layout is a layout of vLLM's own"
-    if config.parallel_config.world_size != config.parallel_config.tensor_parallel_size:
-        return "pipeline stages have namespaces of their own"
-    if current_platform.device_type != "cpu":
-        return "pools of engines on a GPU have not been tried"
-    return ""
-
-
-def _why_rows_differ(model: Model, spec: Any, cache: Any) -> str:
-    """The same, by a row: per rank a page of each tensor, in the order cache groups first name them, each group's layers first."""
-    if any(group.is_state for group in model.groups):
-        return "states are stored by KVStoreConnector where a step has left them"
-    if not model.layout.startswith("LB"):
-        return f"layout {model.layout}: pages of all layers lie together"
-    if model.replicas != 1 and not spec.replicated_layout:
-        return f"{model.replicas} ranks keep the same"
-    places = {
-        name: tensor.offset + i * tensor.layer_stride
-        for tensor in cache.kv_cache_tensors
-        for i, name in enumerate(tensor.layers)
-    }
-    order: dict[int, int] = {}
-    for group in model.groups:
-        for i, layer in enumerate(group.layers):
-            if layer not in places or order.setdefault(places[layer], len(order)) != i:
-                return "cache groups do not share their tensors layer by layer"
-    page_bytes = {group.page_bytes for group in model.groups}
-    if len(page_bytes) != 1 or page_bytes.pop() * len(order) != spec.cpu_page_size_per_worker:
-        return f"{len(order)} tensors of pages of other sizes, or with gaps"
-    return ""
-
-
-def _fields_of_rows(config: Any, cache: Any, spec: Any, row_bytes: int) -> dict[str, Any]:
-    """Namespace fields for whole rows, whose bytes only such an engine can read."""
-    parallel = config.parallel_config
-    groups = [[list(group.layer_names), str(group.kv_cache_spec)] for group in cache.kv_cache_groups]
-    platform = current_platform.device_type
-    if platform == "cpu":
-        platform = compat.packing(config, int(config.cache_config.block_size), is_mla=False)
-    return {
-        "block_bytes_max": row_bytes,
-        "layout": f"vllm-row-{compat.layout_of(config, cache)}",
-        "x.engine": f"{compat.engine_name()} {platform}",
-        "x.kv_dtype": short(str(config.cache_config.cache_dtype)),
-        "x.blocks_per_chunk": spec.blocks_per_chunk,
-        "x.hash_tokens": spec.tokens_per_hash,
-        "x.groups": digest(groups),
-        "x.ranks": f"{parallel.tensor_parallel_size}x{parallel.pipeline_parallel_size}",
-        "x.row": f"{'replicated' if spec.replicated_layout else 'ranks'}"
-        f"{' canonical' if spec.config.canonical_layout else ''}",
-    }
-
-
+@dataclass
 class _Batch:
     """Keys of one lookup call, and the store's answer for each."""
 
-    __slots__ = ("future", "held", "keys")
-
-    def __init__(self) -> None:
-        self.keys: list[OffloadKey] = []
-        self.future: Future[SetMatchResult] | None = None
-        #: 1 for each held chunk; None until the answer.
-        self.held: bytes | None = None
+    keys: list[OffloadKey] = field(default_factory=list)
+    future: Future[SetMatchResult] | None = None
+    #: 1 for each held chunk; None until the answer.
+    held: bytes | None = None
 
 
-_MISSING = _Batch()
-_MISSING.held = b"\0"
+_MISSING = _Batch(held=b"\0")
 
 
 @dataclass
@@ -401,6 +202,10 @@ class _Job:
     sent: int = 0
     #: For the keys sent so far: whether the chunk has come, or is stored.
     done: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return "loads" if self.job.is_promotion else "saves"
 
 
 class _WithAdapter:
@@ -434,7 +239,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         tell_untried(logger, "tiers of vLLM", vllm.__version__, compat.TIERS_TRIED)
         self._options = TierOptions.of(options)
         self.locality = Locality[self._options.locality] if self._options.locality else None
-        self._chunks = _Chunks(offloading_spec, primary_kv_view, self._options)
+        self._chunks = Chunks(offloading_spec, primary_kv_view, self._options)
         self._door = Door(
             self._options,
             "vllm-tier",
@@ -468,7 +273,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         """Takes the workers' reports, once."""
         if not self._words.take(stages):
             return
-        said = [dict(line.split("=", 1) for line in each.namespace.splitlines()) for each in self._words.stages]
+        said = [fields_of(each.namespace) for each in self._words.stages]
         identity: dict[str, Any] = said[0]
         if len(said) > 1:  # a row has all stages' layers
             identity["x.rotation"] = digest([each.get("x.rotation") for each in said])
@@ -483,8 +288,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
 
     @property
     def reset_asked(self) -> int:
-        """The reset after which the workers have yet to report their weights, or 0."""
-        return self._words.resets if self._words.is_asking else 0
+        return self._words.reset_asked
 
     @property
     def namespace(self) -> Namespace:
@@ -597,12 +401,12 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
 
     def _send(self, job: _Job) -> bool:
         """Sends the job's next call. False if there is none to send."""
-        is_load = job.job.is_promotion
-        kind, timeout = ("loads", self._options.load_timeout) if is_load else ("saves", self._options.save_timeout)
+        is_load, gate = job.job.is_promotion, self._door.gates[job.kind]
+        timeout = self._options.load_timeout if is_load else self._options.save_timeout
         left = job.began + timeout - time.monotonic()
         keys = job.keys[job.sent : job.sent + self._chunks.keys_max]
         is_shared = self._is_shared(job.job.req_context)
-        if not keys or left <= 0 or not is_shared or not self._door.gates[kind].allows():
+        if not keys or left <= 0 or not is_shared or not gate.allows():
             return False
         assert self._space is not None
         submit = self._space.submit_get if is_load else self._space.submit_put
@@ -611,7 +415,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             blocks, rows = self._chunks.blocks(keys, job.job.chunk_ids[job.sent : job.sent + len(keys)])
             return submit(self._chunks.names(keys), blocks, rows=rows, deadline=left)
 
-        job.future = self._door.gates[kind].begin(send)
+        job.future = gate.begin(send)
         job.sent += len(keys) if job.future is not None else 0
         return job.future is not None
 
@@ -619,18 +423,14 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         """Takes the result of the job's call, which has ended."""
         future, job.future = job.future, None
         assert future is not None
-        before = sum(len(each) for each in job.done)
-        keys = job.keys[before : job.sent]
-        done = np.zeros(len(keys), np.bool_)
-        if job.job.is_promotion:
-            got: SetGetResult | None = self._door.loads.result(future)
-            if got is not None:
-                done = self._chunks.whole(landed(got, self._chunks.sizes(keys)))
+        keys = job.keys[sum(map(len, job.done)) : job.sent]
+        result: SetGetResult | SetPutResult | None = self._door.gates[job.kind].result(future)
+        if result is None:
+            job.done.append(np.zeros(len(keys), np.bool_))
+        elif isinstance(result, SetGetResult):
+            job.done.append(self._chunks.whole(landed(result, self._chunks.sizes(keys))))
         else:
-            put: SetPutResult | None = self._door.saves.result(future)
-            if put is not None:
-                done = self._chunks.whole(stored(put))
-        job.done.append(done)
+            job.done.append(self._chunks.whole(stored(result)))
 
     def _end(self, job: _Job) -> None:
         done = np.concatenate([*job.done, np.zeros(len(job.keys) - job.sent, np.bool_)])

@@ -61,22 +61,17 @@ class Told:
         return True
 
     def _check(self) -> None:
-        first = self._said[0]
         for worker in self._workers:
-            each = self._said[worker]
-            same = self._said[worker // self._rank_count * self._rank_count]
-            why = difference(same.namespace, each.namespace)
-            if not why and same.block_bytes != each.block_bytes:
-                why = f"blocks are of {same.block_bytes} and {each.block_bytes} bytes"
-            if not why and same is each:
-                why = difference(_without(first.namespace), _without(each.namespace))
-            if why:
-                raise Unsupported(
-                    f"workers of one engine have different models: of ranks {self._number(same)} and {worker}, {why}"
-                )
-
-    def _number(self, stage: Stage) -> int:
-        return next(worker for worker, each in self._said.items() if each is stage)
+            each, leader = self._said[worker], worker // self._rank_count * self._rank_count
+            for other, but in ((leader, ()), (0, _OF_STAGE)):
+                known = self._said[other]
+                why = difference(known.namespace, each.namespace, but=but)
+                if not why and other == leader and known.block_bytes != each.block_bytes:
+                    why = f"blocks are of {known.block_bytes} and {each.block_bytes} bytes"
+                if why:
+                    raise Unsupported(
+                        f"workers of one engine have different models: of ranks {other} and {worker}, {why}"
+                    )
 
     def _epoch(self) -> bytes:
         if all(
@@ -95,9 +90,9 @@ class Told:
         self.epoch = None
 
     @property
-    def is_asking(self) -> bool:
-        """Whether workers have to report their weights in memory."""
-        return self.epoch is None and bool(self.stages)
+    def reset_asked(self) -> int:
+        """The reset after which workers have yet to report their weights in memory, or 0."""
+        return self.resets if self.epoch is None and self.stages else 0
 
     def take_weights(self, weights: dict[int, tuple[int, bytes]]) -> None:
         """By worker number, with the number of the reset they answer."""
@@ -109,10 +104,6 @@ class Told:
             logger.info(
                 "kvstore: after a reset of the caches weights are %s", "unchanged" if self.epoch == b"" else "others"
             )
-
-
-def _without(text: str) -> str:
-    return "".join(line + "\n" for line in text.splitlines() if line.split("=", 1)[0] not in _OF_STAGE)
 
 
 def stages_of(metadata: dict[Any, Any], rank_count: int) -> dict[int, Stage]:

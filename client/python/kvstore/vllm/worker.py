@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from vllm.logger import init_logger
 
 from ..device import Event, warm_up
 from ..doors.door import FLUSH_SECONDS, Door, take_ended, wait_for
-from ..doors.results import landed
+from ..doors.results import STORED, landed
 from ..errors import BadRequest, Error, Unsupported
 from ..futures import Future
-from ..layouts import Cache
-from ..sets import SetGetResult, SetPutResult, SetSpace
+from ..sets import SetGetResult, SetPutResult
 from . import compat
 from .adapters import LoadedAdapters
 from .estimate import DeviceClock, HostClock
 from .identity import Loaded, is_named
-from .messages import Block, Load, Piece, Report, Save, Stage, Step, first_of
+from .messages import Blocks, Load, Report, Save, Stage, Step, first_of
 from .model import Model
 from .module_pages import ModulePages
 from .modules import module_namespace
@@ -33,8 +32,7 @@ from .stats import KVStoreStats
 
 logger = init_logger("vllm.kvstore")
 
-#: A value in SetPutResult.states.
-_STORED = 1
+
 #: The end of a load shows only between steps: it is measured if steps took at most this share of its time.
 _COMPUTED_SHARE_MAX = 0.25
 
@@ -53,7 +51,7 @@ class _Load:
     parts: int = 0
     missing: int | None = None
 
-    def miss(self, blocks: Sequence[Block | Piece]) -> None:
+    def miss(self, blocks: Blocks) -> None:
         missing = min((block.block_index for block in blocks), default=None)
         if missing is not None and self.load.are_pieces:
             missing = self.load.blocks[0].block_index  # of modules all are loaded, or none
@@ -69,16 +67,16 @@ class _Part:
     """A get of some of a load's blocks: all, unless the lent memory is too small."""
 
     of: _Load
-    blocks: Sequence[Block | Piece]
+    blocks: Blocks
     rows: list[int]
     future: Future[SetGetResult]
 
 
 @dataclass
 class _Scatter:
-    """Rows that a GPU copies into pages until ``event``."""
+    """Rows that a GPU copies into pages until ``event``; None: the copy is done."""
 
-    event: Event
+    event: Event | None
     rows: list[int]
     is_doubtful: bool
 
@@ -98,7 +96,7 @@ class _Gather:
     """Pages that a GPU copies into rows until ``event``; None: the copy is done."""
 
     of: _Save
-    blocks: Sequence[Block | Piece]
+    blocks: Blocks
     rows: list[int]
     event: Event | None
 
@@ -106,7 +104,7 @@ class _Gather:
 @dataclass
 class _Put:
     rows: list[int]
-    sizes: list[int]
+    sizes: npt.NDArray[np.int64]
     future: Future[SetPutResult]
 
 
@@ -136,9 +134,8 @@ class WorkerSide:
         self, model: Model, rank: int, tensors: dict[str, torch.Tensor], worker: Any, number: int, config: Any
     ) -> None:
         """``worker``: vLLM's, with the model; ``number`` counts all workers of the engine, ``rank`` those of its stage."""
-        self._model = model
         assert model.namespace is not None
-        self._number = number
+        self._options, self._groups, self._number = model.options, model.groups, number
         self._weights = Loaded(worker)
         self._adapters = LoadedAdapters(worker)
         self._is_named = is_named(model.namespace.fields)
@@ -146,7 +143,7 @@ class WorkerSide:
             logger.warning(
                 "kvstore: weights are no files on this machine, and this processor's kernels hide them: no engine shares with this one"
             )
-        self._modules, why_no_modules = _modules_of(model, tensors, worker, config)
+        modules, why_no_modules = _modules_of(model, tensors, worker, config)
         #: Sent to the scheduler's half before any lookup.
         self.stage = Stage(
             model.namespace.text,
@@ -155,32 +152,27 @@ class WorkerSide:
             self._is_named,
             why_no_modules,
         )
-        self._options = model.options
-        shard = rank // model.replicas
-        #: The parts of each block that this rank holds.
-        self._parts_held = range(shard * model.parts_per_rank, (shard + 1) * model.parts_per_rank)
-        self._does_save = rank % model.replicas == 0
-        self._pages: list[list[Cache]] = bind_pages(model, tensors)
-        device = device_of(self._pages)
-        options = model.options
+        pages, options = bind_pages(model, tensors), model.options
+        device = device_of(pages)
         self._door = Door(options, f"vllm-worker-{rank}", logger, numa_nodes=options.numa_nodes, device=device)
-        self._space = self._door.open(model.namespace, patience=options.load_timeout)
-        self._module_space: SetSpace | None = None
-        if self._modules is not None:  # opens in the background: few engines ever need it
-            self._module_space = self._door.open(module_namespace(model.namespace))
-        #: One lane for each direction: a gather waits for the end of a step, which loads need not.
-        self._load_lane: Lane | None = None if device is None else Lane(device)
-        self._save_lane: Lane | None = None if device is None else Lane(device)
+        self.counters = self._door.counters
+        #: Of exact prefixes, and of pieces.
+        self._spaces = {False: self._door.open(model.namespace, patience=options.load_timeout)}
+        if modules is not None:  # opens in the background: few engines ever need it
+            self._spaces[True] = self._door.open(module_namespace(model.namespace))
         if device is not None:
             warm_up(device)  # otherwise the first load pays for it
-        half = options.staging_bytes // 2
-        self._load_rows = Staging(self._door.client, model, half, self._pages, self._load_lane)
-        self._save_rows = Staging(self._door.client, model, half, self._pages, self._save_lane)
+        #: One for each direction, with a lane of its own: a gather waits for the end of a step, which loads need not.
+        self._load_rows, self._save_rows = (
+            Staging(self._door.client, model, rank, pages, modules, None if device is None else Lane(device))
+            for _ in range(2)
+        )
         for staging in (self._load_rows, self._save_rows):
             try:
                 staging.lend(options.load_timeout)
             except Error as error:
                 logger.info("kvstore: memory will be lent later: %s", error)
+        self._does_save = rank % model.replicas == 0
         self._loads: deque[_Load] = deque()
         self._parts: list[_Part] = []
         self._scatters: deque[_Scatter] = deque()
@@ -191,24 +183,18 @@ class WorkerSide:
         self._report = Report(stages={number: self.stage})
         self._clock = HostClock() if device is None else DeviceClock(compat.timed_event)
         self._computed_seconds = 0.0
-        self.counters = self._door.counters
 
     def begin_step(self, step: Step) -> None:
         if step.reset:
             self._report.weights[self._number] = step.reset, self._weights.digest(self._is_named)
         self._clock.begin(step.token_count)
 
-    def _space_of(self, message: Load | Save) -> SetSpace:
-        if not message.are_pieces:
-            return self._space
-        assert self._module_space is not None  # otherwise the scheduler's half knows why there are no modules
-        return self._module_space
-
     # -- loads
 
     def start_step(self, step: Step) -> None:
         now = time.monotonic()
-        after = self._load_lane.now() if self._load_lane is not None and step.loads else None
+        lane = self._load_rows.lane
+        after = lane.now() if lane is not None and step.loads else None
         computed = self._computed_seconds + self._clock.so_far()
         self._loads.extend(_Load(load, now, computed, after) for load in step.loads)
         self._send_loads()
@@ -222,7 +208,7 @@ class WorkerSide:
             blocks = each.load.blocks
             while each.unsent < len(blocks):
                 left = each.began + self._options.load_timeout - now
-                free = self._load_rows.free_count // len(self._parts_held)
+                free = self._load_rows.free_blocks
                 is_stuck = free == 0 and not self._parts and not self._scatters
                 if left <= 0 or not self._door.loads.allows() or is_stuck:
                     each.miss(blocks[each.unsent :])
@@ -230,86 +216,19 @@ class WorkerSide:
                     break
                 if free == 0:
                     return  # the parts under way give theirs back
-                part = blocks[each.unsent : each.unsent + free]
-                rows = self._load_rows.take(len(part) * len(self._parts_held))
-                get, names = self._space_of(each.load).submit_get, self._names(part)
-                future = self._door.loads.begin(partial(get, names, self._load_rows.rows, rows=rows, deadline=left))
-                if future is None:
-                    self._load_rows.give(rows, is_doubtful=True)
-                    each.miss(part)
-                else:
-                    self._parts.append(_Part(each, part, rows, future))
-                    each.parts += 1
-                each.unsent += len(part)
+                self._ask(each, blocks[each.unsent : each.unsent + free], left)
 
-    def _names(self, blocks: Sequence[Block | Piece]) -> list[bytes]:
-        """Names of the blocks' parts on this rank, as [block, part]."""
-        return [self._model.part_name(block.name, part) for block in blocks for part in self._parts_held]
-
-    def _end_part(self, part: _Part) -> None:
-        part.of.parts -= 1
-        got = self._door.loads.begin(part.future.result)
-        if got is None:
-            self._load_rows.give(part.rows, is_doubtful=True)
-            part.of.miss(part.blocks)
-            self.counters["missing_blocks"] += len(part.blocks)
-            return
-        groups = self._model.groups
-        count = len(self._parts_held)
-        sizes = np.array([groups[block.group].block_bytes for block in part.blocks])
-        of_parts = landed(got, np.repeat(sizes, count)).reshape(-1, count)
-        are_here: list[bool] = np.asarray(of_parts.all(axis=1)).tolist()
-        is_doubtful = got.why is not None
-        try:
-            event = self._scatter(part, are_here)
-        except Error as error:  # from the GPU
-            self._load_rows.give(part.rows, is_doubtful=True)
-            self._door.loads.failed(error)
-            part.of.miss(part.blocks)
-            return
-        part.of.miss([block for block, is_here in zip(part.blocks, are_here, strict=True) if not is_here])
-        self.counters["loaded_blocks"] += sum(are_here)
-        self.counters["loaded_bytes"] += int(sizes[are_here].sum()) * count
-        self.counters["missing_blocks"] += len(are_here) - sum(are_here)
-        self._door.loads.ended(got.why)
-        if event is None:
-            self._load_rows.give(part.rows, is_doubtful=is_doubtful)
+    def _ask(self, load: _Load, blocks: Blocks, deadline: float) -> None:
+        load.unsent += len(blocks)
+        rows, get = self._load_rows.take_for(blocks), self._spaces[load.load.are_pieces].submit_get
+        names = self._load_rows.names(blocks)
+        future = self._door.loads.begin(partial(get, names, self._load_rows.rows, rows=rows, deadline=deadline))
+        if future is None:
+            self._load_rows.give(rows, is_doubtful=True)
+            load.miss(blocks)
         else:
-            self._scatters.append(_Scatter(event, part.rows, is_doubtful))
-
-    def _scatter(self, part: _Part, landed: list[bool]) -> Event | None:
-        """Scatters the landed blocks into their pages. On a GPU this is enqueued, with the engine's next step behind it."""
-        lane = self._load_lane
-        if lane is not None and part.of.after is not None:
-            lane.wait(part.of.after)
-        try:
-            self._enqueue_scatters(part, landed)
-        finally:  # also after work that was enqueued before an error
-            event = None if lane is None else lane.stream.record()
-            if lane is not None and event is not None:
-                lane.hold_engine(event)
-        return event
-
-    def _enqueue_scatters(self, part: _Part, landed: list[bool]) -> None:
-        count = len(self._parts_held)
-        for g in range(len(self._model.groups)):
-            mine = [i for i, block in enumerate(part.blocks) if block.group == g and landed[i]]
-            if not mine:
-                continue
-            rows = [[part.rows[i * count + k] for i in mine] for k in range(count)]
-            if part.of.load.are_pieces:
-                assert self._modules is not None
-                self._modules.scatter(self._load_rows, cast("list[Piece]", [part.blocks[i] for i in mine]), rows)
-                continue
-            page_ids = [part.blocks[i].page for i in mine]
-            for pages, of_part in zip(self._pages[g], rows, strict=True):
-                self._load_rows.scatter(g, pages, page_ids, of_part)
-
-    def _end_scatters(self) -> None:
-        """Returns the rows of finished scatters. They end in stream order."""
-        while self._scatters and self._scatters[0].event.is_passed:
-            over = self._scatters.popleft()
-            self._load_rows.give(over.rows, is_doubtful=over.is_doubtful)
+            self._parts.append(_Part(load, blocks, rows, future))
+            load.parts += 1
 
     def end_loads(self) -> Ended:
         """Scatters landed blocks into their pages. With several groups, page numbers alone do not identify the request."""
@@ -323,9 +242,10 @@ class WorkerSide:
             ended.requests.add(request)
             self._report.loaded[each.load.job] = 1, each.missing
             if each.missing is None:
-                self._measure(each)
-                continue
-            if len(self._model.groups) > 1:
+                seconds = time.monotonic() - each.began
+                if self._computed_seconds - each.computed_before <= seconds * _COMPUTED_SHARE_MAX:
+                    self._report.load_seconds[each.load.job] = seconds
+            elif len(self._groups) > 1:
                 ended.failed.add(request)
             else:
                 blocks = each.load.blocks
@@ -334,10 +254,54 @@ class WorkerSide:
                 }
         return ended
 
-    def _measure(self, load: _Load) -> None:
-        seconds = time.monotonic() - load.began
-        if self._computed_seconds - load.computed_before <= seconds * _COMPUTED_SHARE_MAX:
-            self._report.load_seconds[load.load.job] = seconds
+    def _end_part(self, part: _Part) -> None:
+        part.of.parts -= 1
+        got = self._door.loads.begin(part.future.result)
+        if got is None:
+            self._lose(part)
+            self.counters["missing_blocks"] += len(part.blocks)
+            return
+        sizes = self._load_rows.sizes(part.blocks)
+        are_here = self._load_rows.whole(landed(got, sizes))
+        try:
+            event = self._scatter(part, are_here)
+        except Error as error:  # from the GPU
+            self._lose(part)
+            self._door.loads.failed(error)
+            return
+        part.of.miss([block for block, is_here in zip(part.blocks, are_here, strict=True) if not is_here])
+        self.counters["loaded_blocks"] += sum(are_here)
+        self.counters["loaded_bytes"] += int(sizes.reshape(len(are_here), -1)[are_here].sum())
+        self.counters["missing_blocks"] += len(are_here) - sum(are_here)
+        self._door.loads.ended(got.why)
+        self._scatters.append(_Scatter(event, part.rows, is_doubtful=got.why is not None))
+        self._end_scatters()
+
+    def _lose(self, part: _Part) -> None:
+        self._load_rows.give(part.rows, is_doubtful=True)
+        part.of.miss(part.blocks)
+
+    def _scatter(self, part: _Part, are_here: list[bool]) -> Event | None:
+        """Scatters the landed blocks into their pages. On a GPU this is enqueued, with the engine's next step behind it."""
+        lane = self._load_rows.lane
+        if lane is not None and part.of.after is not None:
+            lane.wait(part.of.after)
+        count = len(part.rows) // len(part.blocks)
+        mine = [i for i, is_here in enumerate(are_here) if is_here]
+        rows = [row for i in mine for row in part.rows[i * count : (i + 1) * count]]
+        try:
+            self._load_rows.scatter([part.blocks[i] for i in mine], rows)
+        finally:  # also after work that was enqueued before an error
+            event = None if lane is None else lane.stream.record()
+            if lane is not None and event is not None:
+                lane.hold_engine(event)
+        return event
+
+    def _end_scatters(self) -> None:
+        """Returns the rows of finished scatters. They end in stream order."""
+        while self._scatters and (self._scatters[0].event is None or self._scatters[0].event.is_passed):
+            over = self._scatters.popleft()
+            self._load_rows.give(over.rows, is_doubtful=over.is_doubtful)
 
     # -- saves
 
@@ -352,17 +316,18 @@ class WorkerSide:
         self._end_puts()
         self._end_gathers()
         self._saves.extend(_Save(save, now, self._sent_before(save)) for save in step.saves)
-        computed = self._save_lane.now() if self._save_lane is not None and self._saves else None
+        lane = self._save_rows.lane
+        computed = lane.now() if lane is not None and self._saves else None
         while self._saves:
             each = self._saves[0]
             blocks = each.save.blocks
-            free = self._save_rows.free_count // len(self._parts_held)
             if not self._does_save:
                 each.sent = len(blocks)
             elif not self._door.saves.allows() or now - each.began > self._options.save_timeout:
                 self.counters["dropped_blocks"] += len(blocks) - each.sent
                 each.sent = len(blocks)
             elif each.sent < len(blocks):
+                free = self._save_rows.free_blocks
                 if free == 0:
                     break
                 self._gather(each, blocks[each.sent : each.sent + free], computed)
@@ -393,42 +358,24 @@ class WorkerSide:
         if save.gathers == 0 and save.sent == len(save.save.blocks):
             self._report.gathered[save.save.job] = 1
 
-    def _gather(self, of: _Save, blocks: Sequence[Block | Piece], computed: Event | None) -> None:
+    def _gather(self, of: _Save, blocks: Blocks, computed: Event | None) -> None:
         """Gathers blocks into rows. On a GPU this is enqueued after ``computed``, the step's end."""
-        lane = self._save_lane
+        lane = self._save_rows.lane
         of.sent += len(blocks)
-        rows = self._save_rows.take(len(blocks) * len(self._parts_held))
-        groups = self._model.groups
+        rows = self._save_rows.take_for(blocks)
         try:
             if lane is not None and computed is not None:
                 lane.wait(computed)
-            event = self._enqueue_gathers(of, blocks, rows)
+            event = self._save_rows.gather(blocks, rows)
         except Error as error:  # from the GPU
             self._save_rows.give(rows, is_doubtful=True)
             self._door.saves.failed(error)
             self.counters["refused_blocks"] += len(rows)
             return
-        if lane is not None and event is not None and any(groups[block.group].is_state for block in blocks):
+        if lane is not None and event is not None and any(self._groups[block.group].is_state for block in blocks):
             lane.hold_engine(event)  # a step overwrites the previous step's state
         of.gathers += 1
         self._gathers.append(_Gather(of, blocks, rows, event))
-
-    def _enqueue_gathers(self, of: _Save, blocks: Sequence[Block | Piece], taken: list[int]) -> Event | None:
-        """The event of the last copy."""
-        count, event = len(self._parts_held), None
-        for g in range(len(self._model.groups)):
-            mine = [i for i, block in enumerate(blocks) if block.group == g]
-            if not mine:
-                continue
-            rows = [[taken[i * count + k] for i in mine] for k in range(count)]
-            if of.save.are_pieces:
-                assert self._modules is not None
-                event = self._modules.gather(self._save_rows, cast("list[Piece]", [blocks[i] for i in mine]), rows)
-                continue
-            page_ids = [blocks[i].page for i in mine]
-            for pages, of_part in zip(self._pages[g], rows, strict=True):
-                event = self._save_rows.gather(g, pages, page_ids, of_part)
-        return event
 
     def _end_gathers(self) -> None:
         """Sends complete rows to the store. Gathers end in stream order."""
@@ -438,15 +385,19 @@ class WorkerSide:
             self._put(over.of.save, over.blocks, over.rows)
             self._report_gathered(over.of)
 
-    def _put(self, save: Save, blocks: Sequence[Block | Piece], rows: list[int]) -> None:
-        groups, space, reuse = self._model.groups, self._space_of(save), save.reuse
-        names = self._names(blocks)
-        sizes = [groups[block.group].block_bytes for block in blocks for _ in self._parts_held]
-        deadline = self._options.save_timeout
-        is_one = len(groups) == 1
-        blocks_of = self._save_rows.rows if is_one else self._save_rows.views(rows, sizes)
-        put = partial(space.submit_put, names, blocks_of, rows=rows if is_one else None, deadline=deadline, reuse=reuse)
-        future = self._door.saves.begin(put)
+    def _put(self, save: Save, blocks: Blocks, rows: list[int]) -> None:
+        put, names, sizes = (
+            self._spaces[save.are_pieces].submit_put,
+            self._save_rows.names(blocks),
+            self._save_rows.sizes(blocks),
+        )
+        timeout, reuse = self._options.save_timeout, save.reuse
+        if len(self._groups) == 1:
+            put_it = partial(put, names, self._save_rows.rows, rows=rows, deadline=timeout, reuse=reuse)
+        else:
+            views = [self._save_rows.rows[row, :size] for row, size in zip(rows, sizes, strict=True)]
+            put_it = partial(put, names, views, deadline=timeout, reuse=reuse)
+        future = self._door.saves.begin(put_it)
         if future is None:
             self._save_rows.give(rows)
             self.counters["refused_blocks"] += len(rows)
@@ -461,7 +412,7 @@ class WorkerSide:
                 self.counters["refused_blocks"] += len(each.rows)
                 continue
             self.counters["stored_blocks"] += put.stored
-            self.counters["stored_bytes"] += int(np.asarray(each.sizes)[put.states == _STORED].sum())
+            self.counters["stored_bytes"] += int(each.sizes[put.states == STORED].sum())
             self.counters["already_stored_blocks"] += put.already_stored + put.conflicts
             self.counters["refused_blocks"] += put.refused
 

@@ -63,7 +63,7 @@ class Connector(Door):
         while quiet < 30:  # pages are returned first, and their copies put later
             check(time.monotonic() < until, "saves do not end")
             self.engine.step()
-            quiet = 0 if self.engine.side.has_pending_saves or self.engine.worker_side._puts else quiet + 1
+            quiet = 0 if self.engine.side.saves.has_pending or self.engine.worker_side._puts else quiet + 1
             time.sleep(0.001)
 
     def load(self, items: Sequence[int]) -> list[bool]:

@@ -12,13 +12,11 @@ import pytest
 import tiny
 import vllm
 from synthetic import KNOWN, Engine, ours
-from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1
 
 from kvstore.vllm.compat import HAS_CACHE_MANAGER
 from kvstore.vllm.messages import Step
 
 BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
-HAS_STAGES = hasattr(KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware")
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +31,6 @@ def engines(model: Path) -> Iterator[Any]:
     def make(endpoint: str | None, **more: Any) -> Engine:
         if not HAS_CACHE_MANAGER and (more.get("windows") or more.get("states")):
             pytest.skip(f"vLLM {vllm.__version__}: windows and states are served from 0.30 on")
-        if not HAS_STAGES and more.get("stages", 1) > 1:
-            pytest.skip(f"vLLM {vllm.__version__}: its pipeline's stages cannot say what they store")
         if "kv_tp_replicas" not in KNOWN and more.get("replicas", 1) > 1:
             pytest.skip(f"vLLM {vllm.__version__}: does not say which ranks hold the same heads")
         made.append(Engine(model, endpoint, **more))

@@ -26,7 +26,6 @@ from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import get_hash_fn_by_name
-from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
@@ -45,18 +44,9 @@ from vllm.v1.structured_output import StructuredOutputManager
 from kvstore.vllm import KVStoreConnector, compat
 from kvstore.vllm.compat import HAS_CACHE_MANAGER, CacheHitSource, KVConnectorTransferResults
 
-
-def kernel_parts() -> int:
-    """In 0.22, keys and values lie apart."""
-    shape_of = getattr(CPUAttentionBackend, "get_kv_cache_shape", None)
-    return 2 if shape_of is not None and shape_of(7, 32, 1, 32)[0] == 2 else 1
-
-
 BLOCK = 32
 HEADS, SIZE, LAYERS = 2, 8, 2
 MASK = (1 << 63) - 1
-#: Tensors per layer.
-PARTS = kernel_parts()
 #: Fields of KVCacheConfig in this release.
 KNOWN = KVCacheConfig.__dataclass_fields__
 #: Whether KVCacheTensor states each layer's place.
@@ -243,7 +233,7 @@ class Engine:
         for number in range(ranks * replicas * stages):
             stage, rank = divmod(number, ranks * replicas)
             # One allocation, layer after layer; each group has the same pages, as in an engine.
-            shape = (of_stage, PARTS, page_count, heads // ranks, BLOCK, 2 * SIZE // PARTS)
+            shape = (of_stage, 1, page_count, heads // ranks, BLOCK, 2 * SIZE)
             memory = torch.zeros(shape, dtype=torch.bfloat16)
             self.words.append(np.moveaxis(memory.view(torch.uint8).view(torch.int64).numpy(), 1, -1))
             self.corners.append((stage * of_stage, rank // replicas * (heads // ranks)))

@@ -76,12 +76,12 @@ def adapters() -> Iterator[Any]:
 
 
 def ready(adapter: Adapter) -> None:
-    """Waits for a connection, if its node listens."""
-    for _ in range(100):
-        if adapter._door.client.ping(deadline=0.1) != [None]:
-            return
+    """Waits for a connection, if its node listens. A ping does not wait for the next attempt to connect."""
+    until = time.monotonic() + 10
+    while adapter._door.client.ping(deadline=0.1) == [None] and time.monotonic() < until:
         if not any(Path(each["endpoint"].removeprefix("unix://")).exists() for each in adapter._door.client.nodes()):
             return
+        time.sleep(0.01)
 
 
 def key_of(name: int | str, model: str = "llama", salt: str = "") -> ObjectKey:

@@ -159,7 +159,7 @@ def engines(model: Path, device: Device, compute: Stream) -> Iterator[Any]:
     # The simulator reports unlocking memory while any stream has work.
     for each in made:
         for worker in each.workers if isinstance(each, DeviceEngine) else []:
-            for lane in (worker._worker._save_lane, worker._worker._load_lane):
+            for lane in (worker._worker._save_rows.lane, worker._worker._load_rows.lane):
                 lane.stream.synchronise()
     device.synchronise(compute.handle)
     for each in made:
@@ -231,7 +231,7 @@ def test_many_requests_with_few_pages_and_few_rows(engines: Any, own_node: Node,
             engine.worker_side.end_step(Step())
         stored += engine.worker_side.counters["stored_blocks"]
         preemptions += engine.preemptions
-        assert engine.side._held_count == 0
+        assert engine.side.saves._held_count == 0
     assert stored > 20 and engine.worker_side.counters["loaded_blocks"] > 20
     assert preemptions > 0
 
@@ -281,7 +281,7 @@ def test_a_dead_node_costs_a_recompute(engines: Any, own_node: Node, order: str)
     second.between = lambda: None
     second.run()
     assert second.tokens[name] == expected
-    assert second.side._held_count == 0
+    assert second.side.saves._held_count == 0
 
 
 # -- the order of one step, call by call
@@ -293,10 +293,10 @@ def side(engines: Any, own_node: Node, device: Device) -> Any:
     engine = engines(own_node.endpoint)
     worker = engine.worker_side
     names = [bytes([i]) * 32 for i in range(3)]
-    nbytes = worker._model.groups[0].block_bytes
+    nbytes = worker._save_rows._model.groups[0].block_bytes
     blocks = np.random.default_rng(1).integers(0, 256, (3, nbytes), np.uint8)
     with kvstore.Client(own_node.endpoint) as client:
-        assert client.open_set(worker._model.namespace).put(names, blocks).stored == 3
+        assert client.open_set(worker._save_rows._model.namespace).put(names, blocks).stored == 3
     return SimpleNamespace(engine=engine, worker=worker, names=names, blocks=blocks)
 
 
@@ -375,7 +375,7 @@ def test_what_was_gathered_at_the_end_is_stored(side: Any, own_node: Node, devic
         assert not side.worker._puts
         side.worker.close()
     with kvstore.Client(own_node.endpoint) as client:
-        assert client.open_set(side.worker._model.namespace).match([name]).held_count == 1
+        assert client.open_set(side.worker._save_rows._model.namespace).match([name]).held_count == 1
 
 
 def test_a_failed_launch_is_a_missing_block(side: Any, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

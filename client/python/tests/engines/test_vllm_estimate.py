@@ -87,14 +87,14 @@ def test_a_hit_is_computed_where_that_is_faster(engines: Any, own_node: Node, wi
     first.generate(prompt, max_tokens=2)
     settle(first, 21)
     second = engines(own_node.endpoint, windows=windows, options={"compute_cheap_hits": True})
-    second.side._estimate = measured(compute=0.001, memory=1.0)
+    second.side.loads._estimate = measured(compute=0.001, memory=1.0)
     assert second.generate(prompt, max_tokens=2) == [expected]
     assert second.last_cached() == 0
     counters = second.side.counters
     assert counters["hit_tokens"] == counters["computed_hit_tokens"] == 21 * BLOCK
     assert counters["loads"] == counters["saved_tokens"] == 0  # the store has it already
     third = engines(own_node.endpoint, windows=windows, options={"compute_cheap_hits": True})
-    third.side._estimate = measured(compute=1.0, memory=0.001)
+    third.side.loads._estimate = measured(compute=1.0, memory=0.001)
     assert third.generate(prompt, max_tokens=2) == [expected]
     assert third.last_cached() == 21 * BLOCK
     assert third.side.counters["computed_hit_tokens"] == 0
@@ -106,10 +106,10 @@ def test_loads_and_steps_are_measured(engines: Any, own_node: Node) -> None:
     expected = [first.generate(prompt)[0] for prompt in prompts]
     settle(first, 3 * 21)
     second = engines(own_node.endpoint, options={"compute_cheap_hits": True})
-    estimate = second.side._estimate
+    estimate = second.side.loads._estimate
     assert [second.generate(prompt)[0] for prompt in prompts] == expected
     assert second.side.counters["loads"] == 3
     assert 0 < estimate._memory.seconds(21 * BLOCK) < 60
     assert estimate._computed.seconds(256, of_any_size=True) is None  # the computed rest was small
     first.generate(prompt_of(1024, 64))
-    assert 0 < first.side._estimate._computed.seconds(256) < 60
+    assert 0 < first.side.loads._estimate._computed.seconds(256) < 60

@@ -134,7 +134,7 @@ def test_a_node_killed_during_saves_costs_nothing_but_the_blocks(engines: Any, o
     prompts = [prompt_of(500, 200 + i) for i in range(4)]
     assert engine.generate(*prompts, max_tokens=60) == plain.generate(*prompts, max_tokens=60)
     assert own_node.process.poll() is not None
-    assert not engine.side.has_pending_saves
+    assert not engine.side.saves.has_pending
 
 
 def test_the_breaker_pauses_longer_each_time_and_any_success_ends_it() -> None:

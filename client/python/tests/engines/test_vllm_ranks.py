@@ -13,7 +13,7 @@ pytest.importorskip("vllm")
 
 import scheduled
 from conftest import Node
-from scheduled import BOTH, HAS_STAGES, prompt_of, settle
+from scheduled import BOTH, prompt_of, settle
 from synthetic import BLOCK, cache_config, engine_config, ours
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 
@@ -84,7 +84,7 @@ def test_of_ranks_with_the_same_heads_one_stores_and_all_load(engines: Any, own_
     expected = first.generate(prompt)
     settle(first, 10, 0, 2)
     assert [ours(each)._worker.counters["stored_blocks"] for each in first.workers] == [10, 0, 10, 0]
-    assert first.side._held_count == 0
+    assert first.side.saves._held_count == 0
     other = engines(own_node.endpoint, heads=2, ranks=2, replicas=2)
     assert other.generate(prompt) == expected
     assert other.last_cached() == 10 * BLOCK
@@ -103,7 +103,7 @@ def test_stages_of_a_pipeline_store_their_own_layers_and_a_hit_is_what_all_have(
     first = engines(own_node.endpoint, windows=windows, ranks=2, stages=2)
     assert first.generate(prompt) == expected
     settle(first, 10, 0, 1, 2, 3)
-    spaces = [space.namespace for space in first.side._spaces]
+    spaces = [space.namespace for space in first.side.loads._spaces]
     assert [each.fields["layer_range"] for each in spaces] == ["0-0", "1-1"]
     other = engines(own_node.endpoint, windows=windows, ranks=2, stages=2)
     assert other.generate(prompt) == expected
@@ -126,7 +126,7 @@ def test_what_another_connectors_workers_say_is_ignored(model: Path) -> None:
     config = engine_config(model, "unix:///nowhere")
     connector = KVStoreConnector(config, KVConnectorRole.SCHEDULER, cache_config(20))
     connector.set_xfer_handshake_metadata_pp_aware({(0, 0): object()})
-    assert connector._side._spaces == []
+    assert connector._side.loads._spaces == []
     connector.shutdown()
 
 
@@ -149,7 +149,6 @@ def test_nothing_is_looked_up_or_stored_before_the_workers_have_told(
     ("field", "of_rank"),
     [("x.weights", 1), ("x.rotation", 1), ("x.config", 2)],
 )
-@pytest.mark.skipif(not HAS_STAGES, reason="of releases whose stages can tell")
 def test_workers_that_have_loaded_something_else_end_the_engine(model: Path, field: str, of_rank: int) -> None:
     """Two ranks, two stages; the stages' rotations may differ, since each has its own layers."""
     config = engine_config(model, "unix:///nowhere")
@@ -193,14 +192,14 @@ def test_nothing_is_stored_of_a_load_that_has_ended_on_one_rank_alone(engines: A
     second.between = drop
     name = second.add(prompt)
     until = time.monotonic() + 20
-    while not any(load.left == 1 and load.missing == 3 for load in side._loads.values()):
+    while not any(load.left == 1 and load.missing == 3 for load in side.loads._under_way.values()):
         assert time.monotonic() < until
         second.step()
     assert side._requests[name].is_loading
     second.abort(name)
     second.silent = set()
     second.run()
-    assert side.counters["saved_blocks"] == 0 and not side._loads
+    assert side.counters["saved_blocks"] == 0 and not side.loads._under_way
     assert second.generate(prompt) == expected
     pool = second.scheduler.kv_cache_manager.block_pool
     assert pool.get_num_free_blocks() == second.cache.num_blocks - 1
@@ -235,7 +234,7 @@ def test_any_traffic_on_several_workers_gives_the_tokens_of_one(engines: Any, ow
             (expected,) = plain.generate(prompt, max_tokens=20)
             tokens = engine.tokens[name]
             assert tokens == expected[: len(tokens)], (seed, name)
-        assert not engine.side.has_pending_saves and not engine.side._requests and not engine.side._loads
+        assert not engine.side.saves.has_pending and not engine.side._requests and not engine.side.loads._under_way
         assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.cache.num_blocks - 1
     assert sum(engine.worker_side.counters["loaded_blocks"] for engine in pair) > 0
 

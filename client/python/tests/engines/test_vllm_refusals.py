@@ -14,7 +14,6 @@ pytest.importorskip("vllm")
 import scheduled
 import torch
 import vllm
-from scheduled import HAS_STAGES
 from synthetic import BLOCK, KNOWN, cache_config, engine_config, named
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.v1.kv_cache_interface import (
@@ -34,10 +33,9 @@ model = scheduled.model  # a fixture
 
 
 def refused(model: Path, text: str, cache: KVCacheConfig | None = None, **more: Any) -> None:
-    stages, is_async = more.pop("stages", 1), more.pop("is_async", False)
+    stages = more.pop("stages", 1)
     config = engine_config(model, "unix:///nowhere", **more)
     config.parallel_config.pipeline_parallel_size = stages
-    config.scheduler_config.async_scheduling |= is_async
     with pytest.raises(kvstore.Error, match=text):
         KVStoreConnector(config, KVConnectorRole.SCHEDULER, cache or cache_config(20))
 
@@ -100,17 +98,13 @@ def test_groups_that_are_not_understood_are_refused(model: Path) -> None:
 
 
 def test_releases_that_are_too_old_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm, "__version_tuple__", (0, 21, 9))
+    monkeypatch.setattr(vllm, "__version_tuple__", (0, 27, 9))
     refused(model, "it is too old. Tried were 0.28.0, ")
-    monkeypatch.setattr(vllm, "__version_tuple__", (0, 27, 0))
-    refused(model, "Set --no-async-scheduling", is_async=True)
 
 
 @pytest.mark.skipif(HAS_CACHE_MANAGER, reason="of releases up to 0.29")
 def test_what_an_older_release_cannot_be_served_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(model, "sliding windows and states are served from 0.30 on", cache_config(20, windows=True))
-    if not HAS_STAGES:
-        refused(model, "the stages of its pipelines cannot say what they store", stages=2)
     monkeypatch.delenv("PYTHONHASHSEED")
     refused(model, "Set PYTHONHASHSEED to one value for all engines")
 

@@ -167,7 +167,7 @@ def test_what_the_engine_has_itself_is_used_in_the_store_too(engines: Any, monke
     submit = kvstore.SetSpace.submit_touch
     monkeypatch.setattr(kvstore.SetSpace, "submit_touch", lambda *given, **more: touches.append(submit(*given, **more)))
     name = engine.add(prompt)
-    names = side._names(side._requests[name], 16)
+    names = side.loads._names(side._requests[name], 16)
 
     with kvstore.Client(node.endpoint, deadline=10) as client:
         fill(client, 600)
@@ -306,7 +306,7 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
                 engine.abort(name)
             if rng.random() < 0.02:
                 # vLLM raises if a waiting request, or a save, holds pages.
-                is_quiet = not engine.side.has_pending_saves and all(
+                is_quiet = not engine.side.saves.has_pending and all(
                     each.status == RequestStatus.RUNNING or each.num_computed_tokens == 0
                     for each in engine.scheduler.requests.values()
                 )
@@ -326,7 +326,7 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
         # Every request was looked up: with leaked leases the node would refuse some.
         assert engine.side.counters["lookups"] >= len(began[i])
         # All pages are free again.
-        assert not engine.side.has_pending_saves and not engine.side._requests
+        assert not engine.side.saves.has_pending and not engine.side._requests
         assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.cache.num_blocks - 1
     assert sum(engine.worker_side.counters["loaded_blocks"] for engine in pair) > 0
     assert sum(engine.preemptions for engine in pair) > 0
@@ -348,12 +348,12 @@ def test_pages_of_a_save_stay_until_they_are_gathered(engines: Any, own_node: No
         engine.step()
         if not engine.tokens[name] and engine.side._requests[name].lookup is not None:
             time.sleep(0.01)
-    held = engine.side._held_count
+    held = engine.side.saves._held_count
     assert 0 < held <= 14
     assert pool.get_num_free_blocks() == 59 - held
     own_node.resume()
     engine.run()
-    assert engine.side._held_count == 0
+    assert engine.side.saves._held_count == 0
     assert pool.get_num_free_blocks() == 59
 
 

