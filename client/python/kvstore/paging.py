@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers
+from ._kvstore import PagedCache, PagePool
 
 __all__ = [
     "CascadeLevel",
@@ -28,123 +29,6 @@ __all__ = [
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
-
-
-class PagePool:
-    """The pages of one device: users, names and the order of reuse. Page 0 is reserved. Not for several threads at once."""
-
-    def __init__(self, page_count: int, *, keep_removed: bool = False) -> None:
-        self._native = _kvstore.PagePool(page_count, keep_removed)
-
-    @property
-    def page_count(self) -> int:
-        return self._native.page_count
-
-    @property
-    def free_count(self) -> int:
-        return self._native.free_count
-
-    @property
-    def free_pages(self) -> Ints:
-        """In the order of their reuse."""
-        return self._native.free_pages
-
-    def take(self, count: int) -> Ints:
-        """The next free pages, each with one user. Raises OutOfMemory without taking any."""
-        return self._native.take(count)
-
-    def touch(self, pages: Numbers) -> None:
-        """Adds a user to each page."""
-        self._native.touch(pages)
-
-    def release(self, pages: Numbers) -> None:
-        """Removes a user from each page, from the last to the first."""
-        self._native.release(pages)
-
-    def user_count(self, page: int) -> int:
-        return self._native.user_count(page)
-
-    def find(self, block: bytes, group: int = 0) -> int | None:
-        """The page with the block of this hash."""
-        return self._native.find(block, group)
-
-    def set_name(self, page: int, block: bytes, group: int = 0) -> None:
-        """Marks the page as complete and findable."""
-        self._native.set_name(page, block, group)
-
-    def forget_name(self, page: int) -> None:
-        self._native.forget_name(page)
-
-    def forget_all_names(self) -> bool:
-        """Forgets all names (the weights changed). False while any page is used."""
-        return self._native.forget_all_names()
-
-    def take_removed(self) -> list[tuple[bytes, int]]:
-        """Hash and group of the blocks removed from all pages since the last call (with ``keep_removed``)."""
-        return self._native.take_removed()
-
-
-class PagedCache:
-    """The sequences of one cache group and the pages that hold their tokens. Several may share a pool."""
-
-    def __init__(
-        self,
-        pool: PagePool,
-        block_size: int,
-        *,
-        window_tokens: int = 0,
-        drop_last_block: bool = False,
-        group: int = 0,
-    ) -> None:
-        self.pool = pool
-        self.block_size = block_size
-        self._native = _kvstore.PagedCache(pool._native, block_size, window_tokens, drop_last_block, group)
-
-    def find(self, hashes: Hashes, token_count: int) -> tuple[Ints, int]:
-        """Pages of the longest cached prefix of a sequence of so many tokens, and its token count."""
-        return self._native.find(hashes, token_count)
-
-    def pages_needed(self, hashes: Hashes, token_count: int) -> int:
-        """Free pages that :meth:`open` takes."""
-        return self._native.pages_needed(hashes, token_count)
-
-    def open(self, hashes: Hashes | None, token_count: int) -> tuple[int, int]:
-        """Opens a sequence that begins with the longest cached prefix. Returns its number and the cached tokens. Raises OutOfMemory."""
-        return self._native.open(hashes, token_count)
-
-    def append(self, sequence: int, token_count: int) -> npt.NDArray[np.int64]:
-        """Makes room for more tokens. The returned pages, [n, 2] from and to, have to be copied before they are written."""
-        return self._native.append(sequence, token_count)
-
-    def fork(self, sequence: int) -> int:
-        """A second sequence with the same tokens in the same pages."""
-        return self._native.fork(sequence)
-
-    def crop(self, sequence: int, token_count: int) -> None:
-        """Cuts the sequence to its first tokens (a rejected draft)."""
-        self._native.crop(sequence, token_count)
-
-    def close(self, sequence: int) -> None:
-        """Ends the sequence."""
-        self._native.close(sequence)
-
-    def name_blocks(self, sequence: int, hashes: Hashes) -> None:
-        """Makes the sequence's computed full blocks findable under these hashes."""
-        self._native.name_blocks(sequence, hashes)
-
-    def token_count(self, sequence: int) -> int:
-        return self._native.token_count(sequence)
-
-    def page_table(self, sequence: int) -> Ints:
-        return self._native.page_table(sequence)
-
-    def slot_mapping(self, sequence: int, begin: int = 0, end: int | None = None) -> npt.NDArray[np.int64]:
-        """page * block_size + offset of tokens [begin, end); -1 where the window has left the page behind."""
-        return self._native.slot_mapping(sequence, begin, end)
-
-    @property
-    def sequence_count(self) -> int:
-        return self._native.sequence_count
 
 
 class SharedRuns(NamedTuple):

@@ -11,59 +11,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from . import _kvstore
 from ._arrays import Numbers
-from .device import Event, StreamLike
+from ._kvstore import KeptRows, scatter_kept
 from .errors import BadRequest
-from .layouts import Cache, _event, _where
 
 __all__ = ["KeepMode", "KeptRows", "plan_keep_rows", "scatter_kept"]
 
 #: Each mode has two names: this package's, and that of Ascend's ReshapeAndCache operator.
 KeepMode = Literal["last", "mean", "drop", "KVHEAD", "KVHEAD_ROPE", "OMNI"]
-
-
-class KeptRows:
-    """The rows to write, one for each kept token or mean. Row r is the mean of ``token_counts[r]`` tokens (mostly one) of head
-    ``heads[r]`` from token ``tokens[r]`` of the packed source on, and goes to slot ``slots[r]``. Immutable; the arrays are views.
-    """
-
-    __slots__ = ("_native",)
-
-    def __init__(self, native: _kvstore.KeptRows) -> None:
-        self._native = native
-
-    @classmethod
-    def of(cls, slots: Numbers, tokens: Numbers, heads: Numbers, token_counts: Numbers | None = None) -> KeptRows:
-        """Rows that a policy of the caller's own has chosen: a head's heaviest tokens, say. All arrays have one element a row;
-        ``token_counts`` None: single tokens. Raises BadRequest for unequal lengths; :func:`scatter_kept` checks the numbers.
-        """
-        return cls(_kvstore.KeptRows.of(slots, tokens, heads, token_counts))
-
-    def __len__(self) -> int:
-        return len(self._native)
-
-    @property
-    def slots(self) -> npt.NDArray[np.int64]:
-        return self._native.slots
-
-    @property
-    def tokens(self) -> npt.NDArray[np.int64]:
-        return self._native.tokens
-
-    @property
-    def heads(self) -> npt.NDArray[np.int32]:
-        return self._native.heads
-
-    @property
-    def token_counts(self) -> npt.NDArray[np.int32]:
-        return self._native.token_counts
-
-    def __repr__(self) -> str:
-        return f"<kvstore.KeptRows of {len(self)} rows>"
 
 
 def _by_row(name: str, given: Numbers, seq_lens: Numbers, heads: int) -> Numbers:
@@ -103,27 +59,11 @@ def plan_keep_rows(
 
     Raises BadRequest that names the argument and its element: a window longer than its sequence, a window that ends beyond it.
     """
-    return KeptRows(
-        _kvstore.plan_keep_rows(
-            mode,
-            head_count,
-            seq_lens,
-            _by_row("windows", windows, seq_lens, head_count),
-            _by_row("first_slots", first_slots, seq_lens, head_count),
-            None if offsets is None else _by_row("offsets", offsets, seq_lens, head_count),
-        )
+    return _kvstore.plan_keep_rows(
+        mode,
+        head_count,
+        seq_lens,
+        _by_row("windows", windows, seq_lens, head_count),
+        _by_row("first_slots", first_slots, seq_lens, head_count),
+        None if offsets is None else _by_row("offsets", offsets, seq_lens, head_count),
     )
-
-
-def scatter_kept(
-    cache: Cache, rows: KeptRows, source: Cache, *, stream: StreamLike | None = None, grid_max: int = 0
-) -> Event | None:
-    """Writes the rows of ``source`` ([tokens, heads, size], as in ``Layout.named("ragged", ...)`` or any other layout) to the head-folded
-    ``cache``, in every layer: K, V, and the log counts if it has them. The log count of a mean of w tokens is ln(w), of others 0:
-    attention adds it to q.k *after* scaling, so that the mean weighs as much as w tokens. Means are summed in fp32 in token order and
-    rounded once. Of two rows with one slot, either may win.
-
-    Raises BadRequest for a slot, token, head or count out of range, before anything is written, and Mismatch that names the component if
-    the layouts differ, or for means of int8. ``stream`` and the result are as in :func:`kvstore.scatter`.
-    """
-    return _event(_kvstore.scatter_kept(cache._native, rows._native, source._native, _where(stream, grid_max)))

@@ -85,7 +85,11 @@ struct Pool {
 /// The sequences of one cache group. Python keeps the pool alive as long as this.
 class Sequences {
  public:
-  Sequences(Pool& pool, const GroupConfig& group, std::uint32_t number) : cache_(pool.pages, group), number_(number) {}
+  Sequences(Pool& pool, const GroupConfig& group, std::uint32_t number)
+      : pool_(pool), block_size_(group.block_size), number_(number), cache_(pool.pages, group) {}
+
+  Pool& pool() const { return pool_; }
+  std::size_t block_size() const { return block_size_; }
 
   std::pair<nb::object, std::size_t> find(nb::handle hashes, std::size_t token_count) const {
     const CachedPrefix prefix = cache_.find(names_from(hashes, number_, "hashes"), token_count);
@@ -132,8 +136,10 @@ class Sequences {
     return SequenceId{sequence};
   }
 
-  PagedCache cache_;
+  Pool& pool_;
+  std::size_t block_size_;
   std::uint32_t number_;
+  PagedCache cache_;
 };
 
 /// A batch in the planners' form: the tree borrows the blocks, so both live together.
@@ -292,37 +298,50 @@ void bind_pool(nb::module_& module) {
             new (self) Pool(page_count);
             self->keeps_removed = keeps_removed;
           },
-          "page_count"_a, "keeps_removed"_a)
+          "page_count"_a, nb::kw_only(), "keep_removed"_a = false)
       .def_prop_ro("page_count", [](const Pool& pool) { return pool.pages.page_count(); })
       .def_prop_ro("free_count", [](const Pool& pool) { return pool.pages.free_count(); })
-      .def("user_count", [](const Pool& pool, std::int64_t page) { return pool.pages.user_count(pool.page(page)); })
-      .def("take", [](Pool& pool, std::size_t count) { return pages_array(value_of(pool.pages.take(count))); })
-      .def("release", [](Pool& pool, nb::handle pages) { pool.pages.release(pool.used_pages(pages)); })
-      .def("touch",
-           [](Pool& pool, nb::handle pages) {
-             const Numbers<std::int64_t> numbers(pages, "pages");
-             std::vector<PageId> made;
-             for (const std::int64_t number : numbers.values()) made.push_back(pool.page(number));
-             pool.pages.touch(made);
-           })
-      .def("find",
-           [](const Pool& pool, nb::handle hash, std::uint32_t group) -> std::optional<std::int32_t> {
-             const auto page = pool.pages.find(name_from(hash, group));
-             if (!page) return std::nullopt;
-             return static_cast<std::int32_t>(*page);
-           })
-      .def("set_name",
-           [](Pool& pool, std::int64_t page, nb::handle hash, std::uint32_t group) {
-             const PageId id = pool.page(page);
-             if (pool.pages.user_count(id) == 0 || pool.pages.name(id) != nullptr)
-               throw bad_request("page: unused, or it has a name");
-             pool.pages.set_name(id, name_from(hash, group));
-           })
-      .def("forget_name",
-           [](Pool& pool, std::int64_t page) {
-             const PageId id = pool.page(page);
-             if (pool.pages.name(id) != nullptr) pool.pages.forget_name(id);
-           })
+      .def(
+          "user_count", [](const Pool& pool, std::int64_t page) { return pool.pages.user_count(pool.page(page)); },
+          "page"_a)
+      .def(
+          "take", [](Pool& pool, std::size_t count) { return pages_array(value_of(pool.pages.take(count))); },
+          "count"_a)
+      .def(
+          "release", [](Pool& pool, nb::handle pages) { pool.pages.release(pool.used_pages(pages)); }, "pages"_a)
+      .def(
+          "touch",
+          [](Pool& pool, nb::handle pages) {
+            const Numbers<std::int64_t> numbers(pages, "pages");
+            std::vector<PageId> made;
+            for (const std::int64_t number : numbers.values()) made.push_back(pool.page(number));
+            pool.pages.touch(made);
+          },
+          "pages"_a)
+      .def(
+          "find",
+          [](const Pool& pool, nb::handle hash, std::uint32_t group) -> std::optional<std::int32_t> {
+            const auto page = pool.pages.find(name_from(hash, group));
+            if (!page) return std::nullopt;
+            return static_cast<std::int32_t>(*page);
+          },
+          "block"_a, "group"_a = 0)
+      .def(
+          "set_name",
+          [](Pool& pool, std::int64_t page, nb::handle hash, std::uint32_t group) {
+            const PageId id = pool.page(page);
+            if (pool.pages.user_count(id) == 0 || pool.pages.name(id) != nullptr)
+              throw bad_request("page: unused, or it has a name");
+            pool.pages.set_name(id, name_from(hash, group));
+          },
+          "page"_a, "block"_a, "group"_a = 0)
+      .def(
+          "forget_name",
+          [](Pool& pool, std::int64_t page) {
+            const PageId id = pool.page(page);
+            if (pool.pages.name(id) != nullptr) pool.pages.forget_name(id);
+          },
+          "page"_a)
       .def("forget_all_names", [](Pool& pool) { return pool.pages.forget_all_names(); })
       .def_prop_ro("free_pages", [](const Pool& pool) { return pages_array(pool.pages.free_pages()); })
       .def("take_removed", [](Pool& pool) {
@@ -344,18 +363,21 @@ void bind_sequences(nb::module_& module) {
             if (block_size < 1 || block_size > 65536) throw bad_request("block_size: not in [1, 65536]");
             new (self) Sequences(pool, {block_size, window_tokens, drops_last_block}, group);
           },
-          "pool"_a, "block_size"_a, "window_tokens"_a, "drops_last_block"_a, "group"_a, nb::keep_alive<1, 2>())
-      .def("find", &Sequences::find)
-      .def("pages_needed", &Sequences::pages_needed)
+          "pool"_a, "block_size"_a, nb::kw_only(), "window_tokens"_a = 0, "drop_last_block"_a = false, "group"_a = 0,
+          nb::keep_alive<1, 2>())
+      .def_prop_ro("pool", &Sequences::pool, nb::rv_policy::reference)
+      .def_prop_ro("block_size", &Sequences::block_size)
+      .def("find", &Sequences::find, "hashes"_a, "token_count"_a)
+      .def("pages_needed", &Sequences::pages_needed, "hashes"_a, "token_count"_a)
       .def("open", &Sequences::open, "hashes"_a.none(), "token_count"_a)
-      .def("append", &Sequences::append)
-      .def("fork", &Sequences::fork)
-      .def("crop", &Sequences::crop)
-      .def("close", &Sequences::close)
-      .def("name_blocks", &Sequences::name_blocks)
-      .def("token_count", &Sequences::token_count)
-      .def("page_table", &Sequences::page_table)
-      .def("slot_mapping", &Sequences::slot_mapping, "sequence"_a, "begin"_a, "end"_a.none())
+      .def("append", &Sequences::append, "sequence"_a, "token_count"_a)
+      .def("fork", &Sequences::fork, "sequence"_a)
+      .def("crop", &Sequences::crop, "sequence"_a, "token_count"_a)
+      .def("close", &Sequences::close, "sequence"_a)
+      .def("name_blocks", &Sequences::name_blocks, "sequence"_a, "hashes"_a)
+      .def("token_count", &Sequences::token_count, "sequence"_a)
+      .def("page_table", &Sequences::page_table, "sequence"_a)
+      .def("slot_mapping", &Sequences::slot_mapping, "sequence"_a, "begin"_a = 0, "end"_a = nb::none())
       .def_prop_ro("sequence_count", &Sequences::sequence_count);
 }
 

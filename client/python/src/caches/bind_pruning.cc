@@ -40,10 +40,6 @@ KeepMode keep_mode_from(const std::string& name) {
   throw bad_request("mode: '" + name + "' is none of last, mean, drop (KVHEAD, KVHEAD_ROPE, OMNI)");
 }
 
-std::string entry_text(const char* name, std::size_t index, std::int64_t value) {
-  return std::string(name) + "[" + std::to_string(index) + "]: " + std::to_string(value);
-}
-
 constexpr std::int64_t kKeptRowsMax = std::int64_t{1} << 31, kFirstSlotMax = std::int64_t{1} << 62;
 
 /// Names the flaw of a request that plan_keep_rows() refuses by a code alone, and bounds the plan's memory.
@@ -184,7 +180,8 @@ void check_kept_rows(std::span<const KeepRow> rows, const PermutePlan& plan) {
 }
 
 nb::object scatter_kept_rows(const nb::object& cache, const nb::object& rows, const nb::object& source,
-                             const Where& where) {
+                             nb::handle stream, int grid_max) {
+  const Where where(stream, grid_max);
   const Cache& to = nb::cast<const Cache&>(cache);
   const Cache& from = nb::cast<const Cache&>(source);
   const std::span<const KeepRow> kept = nb::cast<const KeptRows&>(rows).rows;
@@ -218,7 +215,9 @@ nb::object field_of(nb::handle self, Field KeepRow::*field) {
 void bind_pruning(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<KeptRows>(module, "KeptRows")
-      .def_static("of", &kept_rows_of, "slots"_a, "tokens"_a, "heads"_a, "token_counts"_a.none())
+      .def_static("of", &kept_rows_of, "slots"_a, "tokens"_a, "heads"_a, "token_counts"_a = nb::none())
+      .def("__repr__",
+           [](const KeptRows& self) { return "<kvstore.KeptRows of " + std::to_string(self.rows.size()) + " rows>"; })
       .def("__len__", [](const KeptRows& self) { return self.rows.size(); })
       .def_prop_ro("slots", [](nb::handle self) { return field_of(self, &KeepRow::slot); })
       .def_prop_ro("tokens", [](nb::handle self) { return field_of(self, &KeepRow::token); })
@@ -226,7 +225,8 @@ void bind_pruning(nb::module_& module) {
       .def_prop_ro("token_counts", [](nb::handle self) { return field_of(self, &KeepRow::token_count); });
   module.def("plan_keep_rows", &plan_kept_rows, "mode"_a, "head_count"_a, "seq_lens"_a, "windows"_a, "first_slots"_a,
              "offsets"_a.none());
-  module.def("scatter_kept", &scatter_kept_rows, "cache"_a, "rows"_a, "source"_a, "where"_a);
+  module.def("scatter_kept", &scatter_kept_rows, "cache"_a, "rows"_a, "source"_a, nb::kw_only(),
+             "stream"_a = nb::none(), "grid_max"_a = 0);
 }
 
 }  // namespace kv::python
