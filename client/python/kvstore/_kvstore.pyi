@@ -1,5 +1,5 @@
 # The extension module. Users see the Python package around it, and many of these classes as they are.
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
@@ -352,36 +352,37 @@ class Verb(Enum):
     GET_SET = 16
     PUT_SET = 17
 
-class Call(Generic[T]):
-    """A call on a queue, from its beginning on."""
+class Future(Generic[T]):
+    """A call in flight. ``result()`` blocks, ``await`` does not.
 
-    @property
-    def queue(self) -> Queue: ...
-    def done(self) -> bool: ...
-    def wait(self, seconds: float) -> bool:
-        """Negative: for ever, as in all of these."""
-    def cancel(self) -> None: ...
-    def result(self, seconds: float) -> T: ...
-    @property
-    def segments(self) -> list[int]: ...
-    def wait_segments(self, count: int, seconds: float) -> int: ...
-    def tell(self, told: Callable[[], object]) -> bool:
-        """Has ``told`` called once, at the next landed segment or the end, in whichever thread takes it. False: the call has ended."""
-
-class Queue:
-    """The C++ client's queue of completions, whose descriptor is readable while some wait to be taken.
-
-    ``is_shared``: each call of the client takes them; else only :meth:`reap` and questions about one of the calls.
+    Every call ends by its deadline, or soon after :meth:`cancel`. Dropping a future drops only the answer: the call goes on, and keeps its
+    buffers until it ends. Cancelling a task that awaits it cancels the call; then the buffers are the call's until ``done()``.
     """
 
-    def __init__(self, client: Client, waits: bool, is_shared: bool = False) -> None: ...
-    def fileno(self) -> int: ...
-    def check(self) -> None:
-        """Raises Forked in a child of fork()."""
-    def reap(self) -> None:
-        """Takes all completions, and has those called who wait for them."""
-    def wait(self, calls: Sequence[Call[Any]], count: int, seconds: float) -> bool: ...
-    def release(self, lease: int) -> None: ...
+    @property
+    def _queue(self) -> Queue: ...
+    def _tell(self, told: Callable[[], object]) -> bool:
+        """Has ``told`` called once, at the next landed segment or the end, in whichever thread takes it. False: the call has ended."""
+    def done(self) -> bool:
+        """Whether it has ended. A future in flight at a fork() has ended in the child: its result raises Forked."""
+    def result(self, timeout: float | None = None) -> T:
+        """The result, or the call's exception. Raises TimedOut after ``timeout`` seconds, and the call goes on."""
+    def cancel(self) -> None:
+        """Gives the call up: it ends soon, whatever the node does. A match, get or put reports this in its ``why``, and counts the work
+        done by then; others raise Cancelled. Memory that a node may still write is quarantined.
+        """
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether the call has ended within ``timeout`` seconds."""
+    @property
+    def segments(self) -> list[int]:
+        """For each landed segment of a get: how many leading blocks have it."""
+    def wait_segments(self, count: int, timeout: float | None = None) -> int:
+        """Waits until ``count`` segments have landed or the call has ended. Returns how many have."""
+    async def landed(self, count: int) -> int:
+        """As :meth:`wait_segments`, in an event loop."""
+    def __await__(self) -> Generator[Any, None, T]: ...
+
+class Caller:
     def call(
         self,
         verb: Verb,
@@ -402,8 +403,24 @@ class Queue:
         wants_lease: bool = False,
         prefetch: bool = False,
         memory_only: bool = False,
-    ) -> Call[Any]: ...
-    def open(self, record: Record, deadline: float) -> Call[int]: ...
+    ) -> Future[Any]:
+        """On a client, which waits, the future's result instead."""
+
+class Queue(Caller):
+    """The C++ client's queue of completions, whose descriptor is readable while some wait to be taken.
+
+    ``is_shared``: each call of the client takes them; else only :meth:`reap` and questions about one of the futures.
+    """
+
+    def __init__(self, client: Client, waits: bool, is_shared: bool = False) -> None: ...
+    def fileno(self) -> int: ...
+    def check(self) -> None:
+        """Raises Forked in a child of fork()."""
+    def reap(self) -> None:
+        """Takes all completions, and has those called who wait for them."""
+    def wait(self, futures: Sequence[Future[Any]], count: int, timeout: float | None) -> bool: ...
+    def open(self, record: Record, deadline: float, then: Callable[[int], Any] | None = None) -> Future[Any]: ...
+    def release(self, lease: int) -> None: ...
 
 class Memory:
     """Memory that nodes read and write directly. Has the buffer protocol: arrays and tensors over it keep it alive."""
@@ -435,7 +452,7 @@ class DeviceMemory:
     def has_dmabuf(self) -> bool:
         """The driver exported it as a dma-buf. Else RDMA devices register its addresses, which needs nvidia-peermem."""
 
-class Client:
+class Client(Caller):
     def __init__(
         self,
         *,
@@ -463,27 +480,6 @@ class Client:
     @property
     def is_closed(self) -> bool: ...
     def close(self) -> None: ...
-    def call(
-        self,
-        verb: Verb,
-        space: int,
-        hashes: Any,
-        deadline: float,
-        *,
-        blocks: Any = None,
-        rows: Any = None,
-        checksums: Any = None,
-        groups: Any = None,
-        token_ids: Any = None,
-        extras: Any = None,
-        segment_ends: Sequence[int] = (),
-        lease: int = 0,
-        block_count_min: int = 1,
-        reuse: int = 0,
-        wants_lease: bool = False,
-        prefetch: bool = False,
-        memory_only: bool = False,
-    ) -> Any: ...
     def open(self, record: Record, deadline: float) -> int: ...
     def wait_open(self, space: int, deadline: float) -> None: ...
     def why(self, space: int, hashes: Any, deadline: float) -> MissReport: ...

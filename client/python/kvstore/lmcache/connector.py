@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _kvstore
-from .._kvstore import Call, Queue, SetGetResult, SetMatchResult, SetPutResult, Verb
+from .._kvstore import Future, Queue, SetGetResult, SetMatchResult, SetPutResult, Verb
 from ..doors.door import Door
 from ..doors.options import AccessOptions
 from ..errors import BadRequest, Cancelled, Error
@@ -99,7 +99,7 @@ class Operation(Enum):
 @dataclass
 class _Batch:
     operation: Operation
-    call: Call[Any]
+    call: Future[Any]
     key_count: int
     #: Of the memory of a get.
     sizes: npt.NDArray[np.uint64] | None = None
@@ -155,7 +155,7 @@ class Connector:
         call = self._queue.call(operation.value, self._space._id, names, self._deadline, **more)
         number = next(self._numbers)
         self._batches[number] = _Batch(operation, call, len(names), sizes)
-        if not call.tell(partial(self._ended.append, number)):  # refused
+        if not call._tell(partial(self._ended.append, number)):  # refused
             self._ended.append(number)
             os.eventfd_write(self.event_fd(), 1)
         return number
@@ -186,7 +186,7 @@ class Connector:
 def _report(batch: _Batch) -> tuple[bool, str, list[bool]]:
     flags = np.zeros(batch.key_count, np.bool_)
     try:
-        result = batch.call.result(-1)
+        result = batch.call.result()
     except Error as error:
         return False, str(error), flags.tolist()
     if isinstance(result, SetGetResult):
