@@ -1,7 +1,7 @@
 # The extension module. Users see the Python package around it, and many of these classes as they are.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,27 +18,45 @@ __version__: str
 CACHE_FORMATS: list[str]
 
 class Record:
-    @staticmethod
-    def from_fields(fields: Mapping[str, str]) -> Record: ...
-    @staticmethod
-    def parse(text: str) -> Record: ...
+    """The base of :class:`kvstore.Namespace`."""
+
+    @overload
+    def __init__(self, fields: Mapping[str, str]) -> None: ...
+    @overload
+    def __init__(self, text: str) -> None: ...
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """The canonical text: sorted ``key=value`` lines."""
     @property
-    def block_bytes(self) -> int: ...
+    def block_bytes(self) -> int:
+        """Bytes of every block."""
     @property
-    def block_size(self) -> int: ...
+    def block_size(self) -> int:
+        """Tokens of every block."""
     @property
-    def is_set(self) -> bool: ...
+    def is_set(self) -> bool:
+        """Whether the blocks stand alone (``kind="set"``), instead of forming prefixes."""
     @property
-    def id(self) -> bytes: ...
+    def id(self) -> bytes:
+        """The first 16 bytes of the text's SHA-256."""
     @property
     def digest(self) -> bytes: ...
-    def hash_chain(self, tokens: Any, extra: Any = None, after: Any = None) -> npt.NDArray[np.uint8]: ...
+    def hash_chain(
+        self, tokens: Numbers, *, extra: Buffer | None = None, after: bytes | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """The hashes of the full blocks of ``tokens``: uint8 ``[len(tokens) // block_size, 32]``.
 
-def checksum_seeds(record: Record, hashes: Any) -> npt.NDArray[np.uint64]: ...
-def hashes(hashes: Any) -> npt.NDArray[np.uint8]: ...
-def extra_digest(extra: Any) -> bytes: ...
+        ``extra`` is hashed into each of these blocks besides its tokens (an image's digest, say). ``after`` is the hash of the block
+        before, to continue a chain. A list works; an array of uint32 is used as it is.
+        """
+
+def checksum_seeds(record: Record, hashes: Hashes) -> npt.NDArray[np.uint64]: ...
+def hashes(of: Hashes | Sequence[Buffer]) -> npt.NDArray[np.uint8]:
+    """An engine's own block hashes, of any length, as an array of uint8 ``[n, 32]``: converts once instead of in each call."""
+
+def extra_digest(extra: Buffer) -> bytes:
+    """The 16 bytes that stand for extra data hashed into a block besides its tokens; 16 zeros for no data."""
+
 def sha256(data: Any) -> bytes: ...
 
 class FieldDifference:

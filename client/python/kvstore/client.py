@@ -205,14 +205,14 @@ class Client:
     # -- namespaces
 
     @staticmethod
-    def _record(namespace: Namespace, *, is_set: bool) -> _kvstore.Record:
+    def _record(namespace: Namespace, *, is_set: bool) -> Namespace:
         if namespace.is_set and not is_set:
             raise BadRequest("namespace: of blocks that stand alone: open_set()")
         if is_set and not namespace.is_set:
             raise BadRequest('namespace: of chains: open(), or kind="set"')
-        return namespace._record
+        return namespace
 
-    def _open(self, record: _kvstore.Record, deadline: Seconds | None, wait: bool) -> int:
+    def _open(self, record: Namespace, deadline: Seconds | None, wait: bool) -> int:
         if wait:
             return self._native.open(record, self._deadline(deadline))
         # By the client's own thread, which goes on connecting: it would pause behind a call of this thread.
@@ -513,7 +513,7 @@ class Space(OpenedNamespace):
 
     def checksum_seeds(self, hashes: Hashes) -> npt.NDArray[np.uint64]:
         """What binds checksums to the blocks' names, for :func:`gather_with_checksums` and :func:`scatter_verified`."""
-        return _kvstore.checksum_seeds(self.namespace._record, hashes)
+        return _kvstore.checksum_seeds(self.namespace, hashes)
 
     def hash_chain(self, tokens: Numbers, *, extra: Buffer | None = None) -> npt.NDArray[np.uint8]:
         """As :meth:`Namespace.hash_chain`."""
