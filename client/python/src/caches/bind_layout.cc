@@ -5,7 +5,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -105,34 +104,9 @@ Layout layout_of(const std::vector<Part>& parts, const std::string& name) {
 }
 
 Layout named(const std::string& name, const CacheShape& shape) {
-  static const std::map<std::string, Checked<Layout> (*)(const CacheShape&)> kNamed = {
-      {"nhd", layouts::nhd},
-      {"hnd", layouts::hnd},
-      {"joint_nhd", layouts::joint_nhd},
-      {"joint_hnd", layouts::joint_hnd},
-      {"kv_first_nhd", layouts::kv_first_nhd},
-      {"kv_first_hnd", layouts::kv_first_hnd},
-      {"packed_hnd", layouts::packed_hnd},
-      {"packed_nhd", layouts::packed_nhd},
-      {"x_packed", layouts::x_packed},
-      {"fractal_nz", layouts::fractal_nz},
-      {"cross_layer", layouts::cross_layer},
-      {"head_folded", layouts::head_folded},
-      {"mla", layouts::mla},
-      {"mla_split", layouts::mla_split},
-      {"ds_mla", layouts::ds_mla},
-      {"indexer", layouts::indexer},
-      {"nvfp4", [](const CacheShape& of) { return layouts::nvfp4(of, layouts::ScaleOrder::kLinear); }},
-      {"nvfp4_swizzled", [](const CacheShape& of) { return layouts::nvfp4(of, layouts::ScaleOrder::kSwizzledValues); }},
-      {"inline_scales_nhd", layouts::inline_scales_nhd},
-      {"slot_pool", layouts::slot_pool},
-      {"batched", layouts::batched},
-      {"ragged", layouts::ragged},
-      {"chunk", layouts::chunk},
-  };
-  const auto found = kNamed.find(name);
-  if (found == kNamed.end()) throw bad_request("name: '" + name + "' is no named layout; use Layout.of()");
-  return value_of(found->second(shape));
+  const auto made = layouts::named(name, shape);
+  if (!made) throw bad_request("name: '" + name + "' is no named layout; use Layout.of()");
+  return value_of(*made);
 }
 
 void check_block_tokens(const Layout& to, const Layout& from) {
