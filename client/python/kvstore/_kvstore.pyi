@@ -10,7 +10,8 @@ from ._arrays import Buffer, Hashes, Numbers
 from .device import StreamLike
 from .errors import Error
 from .layouts import Move, Part, Rotation
-from .paging import Ints, Longs
+from .paging import CascadePlan, ChunkPlan, Ints, Longs, PackedMasks, SharedPrefixes
+from .pruning import KeepMode
 
 T = TypeVar("T")
 
@@ -743,7 +744,16 @@ def copy_blocks(
 ) -> Event | None:
     """Copy on write: block ``sources[i]`` to ``targets[i]``, in every layer. The two lists are disjoint. As :func:`scatter`."""
 
-def table_slots(table: Any, width: int, block_tokens: int, starts: Any, lengths: Any, drops_missing: bool) -> Longs: ...
+def table_slots(
+    table: Any,
+    lengths: Numbers,
+    *,
+    block_tokens: int,
+    starts: Numbers | None = None,
+    drop_missing: bool = False,
+) -> Longs:
+    """Slots of tokens ``[starts[s], starts[s] + lengths[s])`` of each sequence s of a padded block table, end to end."""
+
 def slots_of_csr(
     indptr: Numbers, indices: Numbers, page_tokens: int, batch_indices: Numbers, positions: Numbers
 ) -> Longs:
@@ -784,8 +794,32 @@ class KeptRows:
     def token_counts(self) -> Ints: ...
 
 def plan_keep_rows(
-    mode: str, head_count: int, seq_lens: Any, windows: Any, first_slots: Any, offsets: Any
-) -> KeptRows: ...
+    mode: KeepMode,
+    *,
+    head_count: int,
+    seq_lens: Numbers,
+    windows: Numbers,
+    first_slots: Numbers,
+    offsets: Numbers | None = None,
+) -> KeptRows:
+    """Which tokens each head of each new sequence keeps, and in which slots.
+
+    ==================  =============  =================================================================================
+    ``mode``            of Ascend      keeps of a sequence of n tokens, with window w and offset p
+    ==================  =============  =================================================================================
+    ``"last"``          KVHEAD         the last w tokens; takes no offsets
+    ``"mean"``          KVHEAD_ROPE    all, but tokens p to p + w - 1 become one, their mean (RazorAttention's)
+    ``"drop"``          OMNI           all but tokens p to p + w - 1
+    ==================  =============  =================================================================================
+
+    ``seq_lens`` [batch]: new tokens of each sequence, packed end to end in the source. ``windows``, ``offsets``, ``first_slots``
+    [batch * head_count], or [batch, head_count]: of each sequence and head, in tokens; the kept tokens go to ``first_slots[i]`` and
+    the slots behind it. A negative first slot keeps nothing. A window of 0 keeps nothing in "last" and everything in the other modes,
+    as does an offset of -1, whatever the window. Windows are what Ascend calls ``wins``.
+
+    Raises BadRequest that names the argument and its element: a window longer than its sequence, a window that ends beyond it.
+    """
+
 def scatter_kept(
     cache: Cache, rows: KeptRows, source: Cache, *, stream: StreamLike | None = None, grid_max: int = 0
 ) -> Event | None:
@@ -866,21 +900,54 @@ class PagedCache:
     def sequence_count(self) -> int: ...
 
 def plan_shared_prefixes(
-    hashes: Any, token_counts: Any, block_size: int, query_counts: Any, sequence_count_min: int
-) -> tuple[Longs, tuple[Longs, ...], Longs]: ...
-def plan_cascade(
-    page_tables: Any,
-    hashes: Any,
-    token_counts: Any,
+    hashes: Sequence[Hashes],
+    *,
+    token_counts: Numbers | None = None,
     block_size: int,
-    query_counts: Any,
-    sequence_count_min: int,
-    level_count_max: int | None,
-) -> tuple[Longs, list[tuple[Ints, ...]]]: ...
+    query_counts: Numbers | None = None,
+    sequence_count_min: int = 2,
+) -> SharedPrefixes:
+    """The order in which requests share most: those with a common beginning are neighbours, and closer the more they share. It is a
+    depth-first walk of the tree of their prefixes, which RadixAttention calls longest shared prefix first. In this order a cache that
+    holds the longest request computes each shared block once. Requests and branches otherwise keep their order.
+
+    ``hashes[i]``: of sequence i's full blocks of ``block_size`` tokens. ``token_counts`` None: all of them can be shared, as suits requests
+    that wait (no pages are needed). For a batch to attend to, ``token_counts[i]`` are its tokens, and the last ``query_counts[i]`` of them,
+    by default one, are queries, whose blocks are not shared. Runs of fewer than ``sequence_count_min`` sequences are not listed. Raises
+    BadRequest that names the argument: lists of unequal lengths, a sequence without tokens, more queries than tokens.
+    """
+
+def plan_cascade(
+    page_tables: Sequence[Numbers],
+    hashes: Sequence[Hashes],
+    token_counts: Numbers,
+    *,
+    block_size: int,
+    query_counts: Numbers | None = None,
+    sequence_count_min: int = 2,
+    level_count_max: int | None = None,
+) -> CascadePlan:
+    """Page tables level by level for cascade attention: shared pages are read once. Sequence i has ``token_counts[i]`` tokens in
+    ``page_tables[i]``, its full blocks have ``hashes[i]``, and its last ``query_counts[i]`` tokens ask (by default one).
+    """
+
 def plan_chunks(
-    page_tables: Any, hashes: Any, token_counts: Any, block_size: int, sharing_threshold: int
-) -> dict[str, Any]: ...
-def pack_masks(query_counts: Any, kv_counts: Any, mask: Any) -> tuple[npt.NDArray[np.uint8], Ints, Ints]: ...
+    page_tables: Sequence[Numbers],
+    hashes: Sequence[Hashes],
+    token_counts: Numbers,
+    *,
+    block_size: int,
+    sharing_threshold: int = 1,
+) -> ChunkPlan:
+    """The same for decoding, chunk first and sequence second. A chunk is shared if more than ``sharing_threshold`` sequences contain it."""
+
+def pack_masks(query_counts: Numbers, kv_counts: Numbers, mask: Buffer | None = None) -> PackedMasks:
+    """Attention masks as bits, as FlashInfer's kernels take them (``packed_custom_mask``). Request r has ``query_counts[r]`` rows of
+    ``kv_counts[r]`` keys, and begins in a new byte; its first pair is the lowest bit. ``mask`` is bool or uint8, all requests' pairs
+    end to end, true where the query reads the key; it is not copied. None: causal, the queries being the last tokens.
+
+    Raises BadRequest that names the argument: a negative count, a mask of another size, 2^31 pairs or more.
+    """
 
 class LayerCache:
     """Keys and values of one layer, for a batch whose sequences grow in step. Not for several threads at once."""

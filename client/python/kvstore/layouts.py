@@ -17,10 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
-from . import _kvstore
 from ._arrays import Buffer, Numbers
 from ._kvstore import (
     Cache,
@@ -33,8 +31,8 @@ from ._kvstore import (
     scatter,
     scatter_verified,
     slots_of_csr,
+    table_slots,
 )
-from .errors import BadRequest
 
 __all__ = [
     "Cache",
@@ -91,18 +89,3 @@ class Move:
     from_scale: Mapping[str, float] = field(default_factory=dict)
     to_scale: Mapping[str, float] = field(default_factory=dict)
     rotation: Rotation | None = None
-
-
-def table_slots(
-    table: npt.NDArray[np.int32],
-    lengths: Numbers,
-    *,
-    block_tokens: int,
-    starts: Numbers | None = None,
-    drop_missing: bool = False,
-) -> npt.NDArray[np.int64]:
-    """Slots of tokens ``[starts[s], starts[s] + lengths[s])`` of each sequence s of a padded block table, end to end."""
-    ids = np.ascontiguousarray(table, dtype=np.int32)
-    if ids.ndim != 2:
-        raise BadRequest(f"table: has {ids.ndim} axes, not 2")
-    return _kvstore.table_slots(ids.reshape(-1), ids.shape[1], block_tokens, starts, lengths, drop_missing)

@@ -230,6 +230,12 @@ std::unique_ptr<PlannedBatch> plan_requests(const nb::sequence& hashes, nb::hand
   return planned;
 }
 
+/// One of the named tuples of kvstore/paging.py.
+template <class... Fields>
+nb::object named_tuple(const char* name, Fields&&... fields) {
+  return nb::module_::import_("kvstore.paging").attr(name)(std::forward<Fields>(fields)...);
+}
+
 nb::object order_of(const SharedPrefixTree& tree) {
   return numpy_of<std::int64_t>(std::vector<std::int64_t>(tree.order.begin(), tree.order.end()));
 }
@@ -242,50 +248,45 @@ nb::object run_fields(const std::vector<SharedRun>& runs, std::size_t SharedRun:
   return numpy_of<std::int64_t>(std::move(numbers));
 }
 
-nb::tuple shared_prefixes_of(const nb::sequence& hashes, nb::handle token_counts, std::size_t block_size,
-                             nb::handle query_counts, std::size_t sequence_count_min) {
+nb::object shared_prefixes_of(const nb::sequence& hashes, nb::handle token_counts, std::size_t block_size,
+                              nb::handle query_counts, std::size_t sequence_count_min) {
   const auto batch = plan_requests(hashes, token_counts, block_size, query_counts, sequence_count_min);
   const SharedPrefixTree& tree = *batch->tree;
   const auto field = [&](std::size_t SharedRun::*each) { return run_fields(tree.runs, each); };
-  return nb::make_tuple(
-      order_of(tree),
-      nb::make_tuple(field(&SharedRun::level), field(&SharedRun::sequence_begin), field(&SharedRun::sequence_end),
-                     field(&SharedRun::block_begin), field(&SharedRun::block_end)),
-      numpy_of<std::int64_t>(std::vector<std::int64_t>(tree.tail_begin.begin(), tree.tail_begin.end())));
+  const nb::object runs =
+      named_tuple("SharedRuns", field(&SharedRun::level), field(&SharedRun::sequence_begin),
+                  field(&SharedRun::sequence_end), field(&SharedRun::block_begin), field(&SharedRun::block_end));
+  return named_tuple("SharedPrefixes", order_of(tree), runs,
+                     numpy_of<std::int64_t>(std::vector<std::int64_t>(tree.tail_begin.begin(), tree.tail_begin.end())));
 }
 
-nb::tuple cascade_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
-                     std::size_t block_size, nb::handle query_counts, std::size_t sequence_count_min,
-                     std::optional<std::size_t> level_count_max) {
+nb::object cascade_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
+                      std::size_t block_size, nb::handle query_counts, std::size_t sequence_count_min,
+                      std::optional<std::size_t> level_count_max) {
   if (level_count_max == std::size_t{0}) throw bad_request("level_count_max: 0, not 1 or more");
   const auto batch = plan_batch(page_tables, hashes, token_counts, block_size, query_counts, sequence_count_min);
   auto plan = value_of(plan_cascade(*batch->tree, level_count_max.value_or(SIZE_MAX)));
   nb::list levels;
   for (CascadeLevel& level : plan.levels) {
-    levels.append(nb::make_tuple(numpy_of<std::int32_t>(std::move(level.query_indptr)),
-                                 numpy_of<std::int32_t>(std::move(level.page_indptr)),
-                                 numpy_of<std::int32_t>(std::move(level.page_indices)),
-                                 numpy_of<std::int32_t>(std::move(level.last_page_tokens))));
+    levels.append(named_tuple("CascadeLevel", numpy_of<std::int32_t>(std::move(level.query_indptr)),
+                              numpy_of<std::int32_t>(std::move(level.page_indptr)),
+                              numpy_of<std::int32_t>(std::move(level.page_indices)),
+                              numpy_of<std::int32_t>(std::move(level.last_page_tokens))));
   }
-  return nb::make_tuple(order_of(*batch->tree), levels);
+  return named_tuple("CascadePlan", order_of(*batch->tree), levels);
 }
 
-nb::dict chunks_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
-                   std::size_t block_size, std::size_t sharing_threshold) {
+nb::object chunks_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
+                     std::size_t block_size, std::size_t sharing_threshold) {
   const auto batch = plan_batch(page_tables, hashes, token_counts, block_size, nb::none(), 2);
   auto plan = value_of(plan_chunks(*batch->tree, sharing_threshold));
-  nb::dict entry;
-  entry["order"] = order_of(*batch->tree);
-  entry["pages"] = pages_array(plan.pages);
-  entry["token_counts"] = numpy_of<std::int32_t>(std::move(plan.token_counts));
-  entry["begins"] = numpy_of<std::int32_t>(std::move(plan.begins));
-  entry["ends"] = numpy_of<std::int32_t>(std::move(plan.ends));
-  entry["offsets"] = numpy_of<std::int32_t>(std::move(plan.offsets));
-  entry["partial_row_count"] = plan.partial_row_count;
   const std::size_t rows = plan.sequence_tokens.size();
-  entry["sequence_chunks"] = numpy_of<std::int32_t>(std::move(plan.sequence_chunks), {rows, plan.chunk_count_max});
-  entry["sequence_tokens"] = numpy_of<std::int32_t>(std::move(plan.sequence_tokens));
-  return entry;
+  return named_tuple("ChunkPlan", order_of(*batch->tree), pages_array(plan.pages),
+                     numpy_of<std::int32_t>(std::move(plan.token_counts)),
+                     numpy_of<std::int32_t>(std::move(plan.begins)), numpy_of<std::int32_t>(std::move(plan.ends)),
+                     numpy_of<std::int32_t>(std::move(plan.offsets)), plan.partial_row_count,
+                     numpy_of<std::int32_t>(std::move(plan.sequence_chunks), {rows, plan.chunk_count_max}),
+                     numpy_of<std::int32_t>(std::move(plan.sequence_tokens)));
 }
 
 void bind_pool(nb::module_& module) {
@@ -387,12 +388,12 @@ void bind_paging(nb::module_& module) {
   using namespace nb::literals;
   bind_pool(module);
   bind_sequences(module);
-  module.def("plan_shared_prefixes", &shared_prefixes_of, "hashes"_a, "token_counts"_a.none(), "block_size"_a,
-             "query_counts"_a.none(), "sequence_count_min"_a);
-  module.def("plan_cascade", &cascade_of, "page_tables"_a, "hashes"_a, "token_counts"_a, "block_size"_a,
-             "query_counts"_a.none(), "sequence_count_min"_a, "level_count_max"_a.none());
-  module.def("plan_chunks", &chunks_of, "page_tables"_a, "hashes"_a, "token_counts"_a, "block_size"_a,
-             "sharing_threshold"_a);
+  module.def("plan_shared_prefixes", &shared_prefixes_of, "hashes"_a, nb::kw_only(), "token_counts"_a = nb::none(),
+             "block_size"_a, "query_counts"_a = nb::none(), "sequence_count_min"_a = 2);
+  module.def("plan_cascade", &cascade_of, "page_tables"_a, "hashes"_a, "token_counts"_a, nb::kw_only(), "block_size"_a,
+             "query_counts"_a = nb::none(), "sequence_count_min"_a = 2, "level_count_max"_a = nb::none());
+  module.def("plan_chunks", &chunks_of, "page_tables"_a, "hashes"_a, "token_counts"_a, nb::kw_only(), "block_size"_a,
+             "sharing_threshold"_a = 1);
 }
 
 }  // namespace kv::python

@@ -34,9 +34,12 @@ void check_indptr(const char* name, std::span<const std::int32_t> indptr, std::s
   }
 }
 
-nb::object slots_of_table(nb::handle table, std::int64_t width, std::int64_t block_tokens, nb::handle starts,
-                          nb::handle lengths, bool drops_missing) {
-  const Numbers<std::int32_t> ids(table, "table");
+nb::object slots_of_table(nb::handle table, nb::handle lengths, std::int64_t block_tokens, nb::handle starts,
+                          bool drops_missing) {
+  using namespace nb::literals;
+  const Array ids(nb::module_::import_("numpy").attr("ascontiguousarray")(table, "dtype"_a = "int32"), "table",
+                  /*is_written=*/false);
+  if (ids.dimensions() != 2) throw bad_request("table: has " + std::to_string(ids.dimensions()) + " axes, not 2");
   const Numbers<std::int64_t> begins(starts, "starts"), counts(lengths, "lengths");
   std::int64_t total = 0;
   for (const std::int64_t length : counts.values()) {
@@ -45,8 +48,9 @@ nb::object slots_of_table(nb::handle table, std::int64_t width, std::int64_t blo
     if (total > (std::int64_t{1} << 31)) throw bad_request("lengths: over 2^31 rows");
   }
   std::vector<std::int64_t> slots(static_cast<std::size_t>(total));
-  const auto rows = plan_table_rows(slots, {ids.values(), width}, block_tokens, begins.values(), counts.values(),
-                                    drops_missing ? MissingBlock::kDropRow : MissingBlock::kKeepRow);
+  const auto rows =
+      plan_table_rows(slots, {integers_of<std::int32_t>(ids), ids.shape()[1]}, block_tokens, begins.values(),
+                      counts.values(), drops_missing ? MissingBlock::kDropRow : MissingBlock::kKeepRow);
   if (!rows) throw bad_request("table: a token beyond it, or lengths of unequal counts");
   slots.resize(static_cast<std::size_t>(*rows));
   return numpy_of<std::int64_t>(std::move(slots));
@@ -116,8 +120,8 @@ nb::tuple positions_of_appended(nb::handle append_indptr, nb::handle seq_lens, s
 
 void bind_rows(nb::module_& module) {
   using namespace nb::literals;
-  module.def("table_slots", &slots_of_table, "table"_a, "width"_a, "block_tokens"_a, "starts"_a.none(), "lengths"_a,
-             "drops_missing"_a);
+  module.def("table_slots", &slots_of_table, "table"_a, "lengths"_a, nb::kw_only(), "block_tokens"_a,
+             "starts"_a = nb::none(), "drop_missing"_a = false);
   module.def("slots_of_csr", &slots_of_csr, "indptr"_a, "indices"_a, "page_tokens"_a, "batch_indices"_a, "positions"_a);
   module.def("append_positions", &positions_of_appended, "append_indptr"_a, "seq_lens"_a, "row_count"_a = nb::none());
 }
