@@ -1,7 +1,5 @@
 #include "client/python/src/calls/queue.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -119,20 +117,7 @@ bool Queue::wait(const std::vector<std::shared_ptr<CallState>>& calls, std::size
   std::vector<CallId> ids;
   std::size_t wanted = 0;
   return wait_in_steps(
-      timeout,
-      [&](auto time) {
-        const auto is_over = [&](std::chrono::microseconds limit) {
-          const auto ended = queue_->wait(ids, wanted, limit, {});
-          return !ended || *ended >= wanted;
-        };
-        // A local node often answers before a sleep begins. A yield (1 us) lets the I/O thread run if it shares this
-        // core.
-        for (int i = 0; i < 4; ++i) {
-          if (is_over(0us)) return;
-          ::sched_yield();
-        }
-        is_over(time);
-      },
+      timeout, [&](auto time) { static_cast<void>(queue_->wait(ids, wanted, time, {})); },
       [&] {
         if (is_lost()) return true;
         reap();
