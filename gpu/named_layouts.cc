@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -291,5 +292,37 @@ Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::
 }
 
 std::int64_t store_block_bytes(const Layout& store_block) { return store_block.components.front().block_stride_bytes; }
+
+std::optional<Checked<Layout>> named(std::string_view name, const CacheShape& shape) {
+  static constexpr std::pair<std::string_view, Checked<Layout> (*)(const CacheShape&)> kMakers[] = {
+      {"nhd", nhd},
+      {"hnd", hnd},
+      {"joint_nhd", joint_nhd},
+      {"joint_hnd", joint_hnd},
+      {"kv_first_nhd", kv_first_nhd},
+      {"kv_first_hnd", kv_first_hnd},
+      {"packed_nhd", packed_nhd},
+      {"packed_hnd", packed_hnd},
+      {"x_packed", x_packed},
+      {"fractal_nz", fractal_nz},
+      {"cross_layer", cross_layer},
+      {"head_folded", head_folded},
+      {"mla", mla},
+      {"mla_split", mla_split},
+      {"ds_mla", ds_mla},
+      {"indexer", indexer},
+      {"nvfp4", [](const CacheShape& of) { return nvfp4(of, ScaleOrder::kLinear); }},
+      {"nvfp4_swizzled", [](const CacheShape& of) { return nvfp4(of, ScaleOrder::kSwizzledValues); }},
+      {"inline_scales_nhd", inline_scales_nhd},
+      {"slot_pool", slot_pool},
+      {"batched", batched},
+      {"ragged", ragged},
+      {"chunk", chunk},
+  };
+  for (const auto& [known, make] : kMakers) {
+    if (known == name) return make(shape);
+  }
+  return std::nullopt;
+}
 
 }  // namespace kv::layouts

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "gpu/layout.h"
 
@@ -62,6 +63,10 @@ Checked<Layout> slot_pool(const CacheShape& shape);  ///< K, V: [slots, H, D]; p
 Checked<Layout> batched(const CacheShape& shape);    ///< K, V: [B, H, S, D]; a block is a sequence, block_tokens its S
 Checked<Layout> ragged(const CacheShape& shape);  ///< K, V: [T, H, D], sequences end to end; T = block_tokens, NB = 1
 Checked<Layout> chunk(const CacheShape& shape);   ///< K, V of one chunk side by side: [NB, 2, H, c, D]
+
+/// Any of the above by the name of its function, "nvfp4" and "nvfp4_swizzled" by the order of scales, as C and Python
+/// have them; nullopt for another name.
+std::optional<Checked<Layout>> named(std::string_view name, const CacheShape& shape);
 
 /// The store's own block of all components of `cache`: [head group][layer][component][token][head][feature], one
 /// allocation of `block_count` such blocks, so that a tensor-parallel rank reads contiguous bytes. Requires: each

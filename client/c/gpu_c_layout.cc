@@ -19,39 +19,6 @@ static_assert(KVS_KEY_SCALE == static_cast<int>(Role::kKeyScale));
 
 constexpr std::size_t kTensorsMax = 64;
 
-using Maker = Checked<Layout> (*)(const CacheShape&);
-struct NamedMaker {
-  std::string_view name;
-  Maker make;
-};
-// Each name is an engine's layout; see docs/kernels.md. One table for C, Python and the tests.
-constexpr NamedMaker kMakers[] = {
-    {"nhd", layouts::nhd},
-    {"hnd", layouts::hnd},
-    {"joint_nhd", layouts::joint_nhd},
-    {"joint_hnd", layouts::joint_hnd},
-    {"kv_first_nhd", layouts::kv_first_nhd},
-    {"kv_first_hnd", layouts::kv_first_hnd},
-    {"packed_nhd", layouts::packed_nhd},
-    {"packed_hnd", layouts::packed_hnd},
-    {"x_packed", layouts::x_packed},
-    {"fractal_nz", layouts::fractal_nz},
-    {"cross_layer", layouts::cross_layer},
-    {"head_folded", layouts::head_folded},
-    {"mla", layouts::mla},
-    {"mla_split", layouts::mla_split},
-    {"ds_mla", layouts::ds_mla},
-    {"indexer", layouts::indexer},
-    {"nvfp4", [](const CacheShape& shape) { return layouts::nvfp4(shape, layouts::ScaleOrder::kLinear); }},
-    {"nvfp4_swizzled",
-     [](const CacheShape& shape) { return layouts::nvfp4(shape, layouts::ScaleOrder::kSwizzledValues); }},
-    {"inline_scales_nhd", layouts::inline_scales_nhd},
-    {"slot_pool", layouts::slot_pool},
-    {"batched", layouts::batched},
-    {"ragged", layouts::ragged},
-    {"chunk", layouts::chunk},
-};
-
 /// Libraries' names of elements; the first name of each is the one returned.
 struct ElementName {
   std::string_view name;
@@ -189,9 +156,7 @@ int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout*
                            .layer_count = from.layer_count == 0 ? 1 : from.layer_count,
                            .element = static_cast<Element>(from.element),
                            .value_element = static_cast<Element>(from.value_element)};
-    for (const NamedMaker& each : kMakers) {
-      if (each.name == name) return give(each.make(shape), layout);
-    }
+    if (auto made = layouts::named(name, shape)) return give(*std::move(made), layout);
     refuse(KVS_NOT_FOUND, "name: no layout is called " + std::string(name));
   });
 }

@@ -133,18 +133,8 @@ def node(endpoint: str | None) -> Iterator[str]:
 
 def run(way: str, given: argparse.Namespace, endpoint: str, name: str) -> dict[str, Any]:
     """One way, in a new process."""
-    arguments = [
-        "--way",
-        way,
-        "--prompt",
-        str(given.prompt),
-        "--new",
-        str(given.new),
-        "--endpoint",
-        endpoint,
-        "--run",
-        name,
-    ]
+    arguments = ["--way", way, "--endpoint", endpoint, "--run", name]
+    arguments += ["--prompt", str(given.prompt), "--new", str(given.new)]
     if given.model is not None:
         arguments += ["--model", given.model]
     done = subprocess.run([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=False)

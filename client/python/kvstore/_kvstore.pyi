@@ -1,12 +1,17 @@
-# The extension module. Users see the Python package around it.
-from collections.abc import Callable, Mapping, Sequence
+# The extension module. Users see the Python package around it, and many of these classes as they are.
+from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from ._arrays import Buffer, Hashes, Numbers
+from .device import StreamLike
 from .errors import Error
+from .layouts import Move, Part, Rotation
+from .paging import CascadePlan, ChunkPlan, Ints, Longs, PackedMasks, SharedPrefixes
+from .pruning import KeepMode
 
 T = TypeVar("T")
 
@@ -14,27 +19,45 @@ __version__: str
 CACHE_FORMATS: list[str]
 
 class Record:
-    @staticmethod
-    def from_fields(fields: Mapping[str, str]) -> Record: ...
-    @staticmethod
-    def parse(text: str) -> Record: ...
+    """The base of :class:`kvstore.Namespace`."""
+
+    @overload
+    def __init__(self, fields: Mapping[str, str]) -> None: ...
+    @overload
+    def __init__(self, text: str) -> None: ...
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """The canonical text: sorted ``key=value`` lines."""
     @property
-    def block_bytes(self) -> int: ...
+    def block_bytes(self) -> int:
+        """Bytes of every block."""
     @property
-    def block_size(self) -> int: ...
+    def block_size(self) -> int:
+        """Tokens of every block."""
     @property
-    def is_set(self) -> bool: ...
+    def is_set(self) -> bool:
+        """Whether the blocks stand alone (``kind="set"``), instead of forming prefixes."""
     @property
-    def id(self) -> bytes: ...
+    def id(self) -> bytes:
+        """The first 16 bytes of the text's SHA-256."""
     @property
     def digest(self) -> bytes: ...
-    def hash_chain(self, tokens: Any, extra: Any = None, after: Any = None) -> npt.NDArray[np.uint8]: ...
+    def hash_chain(
+        self, tokens: Numbers, *, extra: Buffer | None = None, after: bytes | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """The hashes of the full blocks of ``tokens``: uint8 ``[len(tokens) // block_size, 32]``.
 
-def checksum_seeds(record: Record, hashes: Any) -> npt.NDArray[np.uint64]: ...
-def hashes(hashes: Any) -> npt.NDArray[np.uint8]: ...
-def extra_digest(extra: Any) -> bytes: ...
+        ``extra`` is hashed into each of these blocks besides its tokens (an image's digest, say). ``after`` is the hash of the block
+        before, to continue a chain. A list works; an array of uint32 is used as it is.
+        """
+
+def checksum_seeds(record: Record, hashes: Hashes) -> npt.NDArray[np.uint64]: ...
+def hashes(of: Hashes | Sequence[Buffer]) -> npt.NDArray[np.uint8]:
+    """An engine's own block hashes, of any length, as an array of uint8 ``[n, 32]``: converts once instead of in each call."""
+
+def extra_digest(extra: Buffer) -> bytes:
+    """The 16 bytes that stand for extra data hashed into a block besides its tokens; 16 zeros for no data."""
+
 def sha256(data: Any) -> bytes: ...
 
 class FieldDifference:
@@ -348,36 +371,37 @@ class Verb(Enum):
     GET_SET = 16
     PUT_SET = 17
 
-class Call(Generic[T]):
-    """A call on a queue, from its beginning on."""
+class Future(Generic[T]):
+    """A call in flight. ``result()`` blocks, ``await`` does not.
 
-    @property
-    def queue(self) -> Queue: ...
-    def done(self) -> bool: ...
-    def wait(self, seconds: float) -> bool:
-        """Negative: for ever, as in all of these."""
-    def cancel(self) -> None: ...
-    def result(self, seconds: float) -> T: ...
-    @property
-    def segments(self) -> list[int]: ...
-    def wait_segments(self, count: int, seconds: float) -> int: ...
-    def tell(self, told: Callable[[], object]) -> bool:
-        """Has ``told`` called once, at the next landed segment or the end, in whichever thread takes it. False: the call has ended."""
-
-class Queue:
-    """The C++ client's queue of completions, whose descriptor is readable while some wait to be taken.
-
-    ``is_shared``: each call of the client takes them; else only :meth:`reap` and questions about one of the calls.
+    Every call ends by its deadline, or soon after :meth:`cancel`. Dropping a future drops only the answer: the call goes on, and keeps its
+    buffers until it ends. Cancelling a task that awaits it cancels the call; then the buffers are the call's until ``done()``.
     """
 
-    def __init__(self, client: Client, waits: bool, is_shared: bool = False) -> None: ...
-    def fileno(self) -> int: ...
-    def check(self) -> None:
-        """Raises Forked in a child of fork()."""
-    def reap(self) -> None:
-        """Takes all completions, and has those called who wait for them."""
-    def wait(self, calls: Sequence[Call[Any]], count: int, seconds: float) -> bool: ...
-    def release(self, lease: int) -> None: ...
+    @property
+    def _queue(self) -> Queue: ...
+    def _tell(self, told: Callable[[], object]) -> bool:
+        """Has ``told`` called once, at the next landed segment or the end, in whichever thread takes it. False: the call has ended."""
+    def done(self) -> bool:
+        """Whether it has ended. A future in flight at a fork() has ended in the child: its result raises Forked."""
+    def result(self, timeout: float | None = None) -> T:
+        """The result, or the call's exception. Raises TimedOut after ``timeout`` seconds, and the call goes on."""
+    def cancel(self) -> None:
+        """Gives the call up: it ends soon, whatever the node does. A match, get or put reports this in its ``why``, and counts the work
+        done by then; others raise Cancelled. Memory that a node may still write is quarantined.
+        """
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether the call has ended within ``timeout`` seconds."""
+    @property
+    def segments(self) -> list[int]:
+        """For each landed segment of a get: how many leading blocks have it."""
+    def wait_segments(self, count: int, timeout: float | None = None) -> int:
+        """Waits until ``count`` segments have landed or the call has ended. Returns how many have."""
+    async def landed(self, count: int) -> int:
+        """As :meth:`wait_segments`, in an event loop."""
+    def __await__(self) -> Generator[Any, None, T]: ...
+
+class Caller:
     def call(
         self,
         verb: Verb,
@@ -398,8 +422,24 @@ class Queue:
         wants_lease: bool = False,
         prefetch: bool = False,
         memory_only: bool = False,
-    ) -> Call[Any]: ...
-    def open(self, record: Record, deadline: float) -> Call[int]: ...
+    ) -> Future[Any]:
+        """On a client, which waits, the future's result instead."""
+
+class Queue(Caller):
+    """The C++ client's queue of completions, whose descriptor is readable while some wait to be taken.
+
+    ``is_shared``: each call of the client takes them; else only :meth:`reap` and questions about one of the futures.
+    """
+
+    def __init__(self, client: Client, waits: bool, is_shared: bool = False) -> None: ...
+    def fileno(self) -> int: ...
+    def check(self) -> None:
+        """Raises Forked in a child of fork()."""
+    def reap(self) -> None:
+        """Takes all completions, and has those called who wait for them."""
+    def wait(self, futures: Sequence[Future[Any]], count: int, timeout: float | None) -> bool: ...
+    def open(self, record: Record, deadline: float, then: Callable[[int], Any] | None = None) -> Future[Any]: ...
+    def release(self, lease: int) -> None: ...
 
 class Memory:
     """Memory that nodes read and write directly. Has the buffer protocol: arrays and tensors over it keep it alive."""
@@ -431,7 +471,7 @@ class DeviceMemory:
     def has_dmabuf(self) -> bool:
         """The driver exported it as a dma-buf. Else RDMA devices register its addresses, which needs nvidia-peermem."""
 
-class Client:
+class Client(Caller):
     def __init__(
         self,
         *,
@@ -459,27 +499,6 @@ class Client:
     @property
     def is_closed(self) -> bool: ...
     def close(self) -> None: ...
-    def call(
-        self,
-        verb: Verb,
-        space: int,
-        hashes: Any,
-        deadline: float,
-        *,
-        blocks: Any = None,
-        rows: Any = None,
-        checksums: Any = None,
-        groups: Any = None,
-        token_ids: Any = None,
-        extras: Any = None,
-        segment_ends: Sequence[int] = (),
-        lease: int = 0,
-        block_count_min: int = 1,
-        reuse: int = 0,
-        wants_lease: bool = False,
-        prefetch: bool = False,
-        memory_only: bool = False,
-    ) -> Any: ...
     def open(self, record: Record, deadline: float) -> int: ...
     def wait_open(self, space: int, deadline: float) -> None: ...
     def why(self, space: int, hashes: Any, deadline: float) -> MissReport: ...
@@ -532,8 +551,21 @@ def abandon_all() -> None: ...
 def unknown_variables() -> list[str]: ...
 
 class Layout:
+    """The place of each element of a cache, without its memory."""
+
     @staticmethod
-    def of(name: str, parts: Sequence[tuple[list[Any], str, list[str], str]]) -> Layout: ...
+    def of(
+        tensors: Buffer | Sequence[Buffer],
+        axes: str,
+        *,
+        roles: Sequence[str] = ("key", "value"),
+        element: str = "",
+        name: str = "tensor",
+    ) -> Layout:
+        """From the shape and strides of a tensor, or of one for each layer. Raises BadRequest that names the axis."""
+    @staticmethod
+    def of_parts(parts: Sequence[Part], *, name: str = "tensors") -> Layout:
+        """The same for several tensors per layer: K and V apart, scales beside codes."""
     @staticmethod
     def named(
         name: str,
@@ -545,13 +577,21 @@ class Layout:
         value_size: int = 0,
         layer_count: int = 1,
         element: str = "bf16",
-    ) -> Layout: ...
-    def store_block(self, block_count: int, head_groups: int = 1, block_tokens: int = 0) -> Layout: ...
+    ) -> Layout:
+        """An engine's layout by its name: nhd, hnd, joint_nhd, packed_hnd, mla, ... (docs/kernels.md draws them)."""
+    def store_block(self, block_count: int, *, head_groups: int = 1, block_tokens: int | None = None) -> Layout:
+        """The store's own blocks of all of this cache's content. ``head_groups`` lets tensor-parallel ranks read contiguous parts."""
     @property
-    def store_block_bytes(self) -> int: ...
-    def slice_heads(self, first: int, count: int) -> Layout: ...
-    def tensor_bytes(self, tensor: int = 0) -> int: ...
-    def bind(self, tensors: Sequence[Any]) -> Cache: ...
+    def store_block_bytes(self) -> int:
+        """Bytes of one block of :meth:`store_block`: the namespace's block_bytes."""
+    def slice_heads(self, first: int, count: int) -> Layout:
+        """Only these heads: one rank's part."""
+    def tensor_bytes(self, tensor: int = 0) -> int:
+        """One past the last byte of that allocation that the layout uses."""
+    def bind(self, tensors: Buffer | Sequence[Buffer]) -> Cache:
+        """The layout with its memory: one tensor, or all, layer by layer. All are in host memory, or all on one CUDA device (by DLPack or
+        ``__cuda_array_interface__``; Unavailable without the CUDA module).
+        """
     @property
     def name(self) -> str: ...
     @property
@@ -561,183 +601,404 @@ class Layout:
     @property
     def layer_count(self) -> int: ...
     @property
-    def tensor_count(self) -> int: ...
-    @property
-    def components(self) -> list[dict[str, Any]]: ...
+    def components(self) -> list[dict[str, Any]]:
+        """For each component: role, element, heads, features, tensor."""
 
 class Cache:
+    """A layout bound to memory, which it keeps alive."""
+
     @property
     def layout(self) -> Layout: ...
     @property
-    def device(self) -> int | None: ...
-    def slice_layers(self, first: int, count: int) -> Cache: ...
-    def slice_heads(self, first: int, count: int) -> Cache: ...
+    def device(self) -> int | None:
+        """The CUDA device that has the memory; None: the host."""
+    def slice_layers(self, first: int, count: int) -> Cache:
+        """Only these layers, renumbered from 0."""
+    def slice_heads(self, first: int, count: int) -> Cache:
+        """Only these heads, renumbered from 0."""
 
 class Event:
+    """A moment on a stream: passed once all earlier work of the stream is done. Never waits by itself."""
+
     @property
-    def device(self) -> int: ...
-    def is_passed(self) -> bool: ...
-    def wait(self, seconds: float | None) -> bool: ...
-    def hold(self, stream: int) -> None: ...
+    def is_passed(self) -> bool:
+        """Takes about a microsecond."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it has passed, or ``timeout`` seconds; returns whether it has. Other Python threads run meanwhile."""
+    def hold(self, stream: StreamLike) -> None:
+        """Later work of ``stream`` waits for this moment on the device; the caller does not wait."""
 
 class Stream:
-    def __init__(self, device: int) -> None: ...
+    """A CUDA stream, independent of all others, including the default one, unless told to wait."""
+
+    def __init__(self, device: int = 0) -> None: ...
     @property
     def device(self) -> int: ...
     @property
-    def handle(self) -> int: ...
-    def synchronise(self) -> None: ...
+    def handle(self) -> int:
+        """The ``cudaStream_t``: for ``torch.cuda.ExternalStream``, say."""
+    def record(self) -> Event: ...
+    def wait(self, event: Event) -> None:
+        """Later work of this stream waits for ``event``, on the device."""
+    def synchronise(self) -> None:
+        """Waits here for all work of the stream."""
 
-class Where:
-    """Where a call runs: a stream and its limit on CUDA blocks, or None for the host."""
+def record(stream: StreamLike, device: int | None = None) -> Event:
+    """The current moment on ``stream``. ``device`` is the stream's; None: the thread's current one."""
 
-    def __init__(self, stream: int | None, grid_max: int) -> None: ...
+def stream_handle(stream: StreamLike) -> int:
+    """The ``cudaStream_t`` as a number."""
 
-def record_event(stream: int, device: int) -> Event: ...
-def device_count() -> int: ...
-def why_no_device() -> str: ...
-def pci_address(device: int) -> str: ...
+def device_count() -> int:
+    """Number of CUDA devices; 0 without the CUDA module."""
+
+def why_no_device() -> str:
+    """Why calls cannot run on a GPU in this process; empty if they can."""
+
+def pci_address(device: int = 0) -> str:
+    """PCI address of a device, such as ``0000:3B:00.0``: for ``Client(numa_nodes="pci:...")``."""
+
 def warm_up(device: int) -> None:
     """Loads all kernels on that device now: otherwise each kernel's first call takes milliseconds longer."""
 
 def scatter(
-    cache: Cache, source: Cache, slots: Any, blocks: Any, count: int | None, options: dict[str, Any], where: Where
-) -> Event | None: ...
+    cache: Cache,
+    source: Cache,
+    *,
+    slots: Numbers | None = None,
+    blocks: Numbers | None = None,
+    count: int | None = None,
+    move: Move | Rotation | None = None,
+    stream: StreamLike | None = None,
+    grid_max: int = 0,
+) -> Event | None:
+    """Row r of ``source`` to slot ``slots[r]`` of ``cache``, or block i to block ``blocks[i]``; negative: skip. Loads a prefix into an
+    engine's pages. ``move`` None: a copy. Returns None when done; on a device, the event that passes when it is.
+    """
+
 def gather(
-    target: Cache, cache: Cache, slots: Any, blocks: Any, count: int | None, options: dict[str, Any], where: Where
-) -> Event | None: ...
+    target: Cache,
+    cache: Cache,
+    *,
+    slots: Numbers | None = None,
+    blocks: Numbers | None = None,
+    count: int | None = None,
+    move: Move | Rotation | None = None,
+    stream: StreamLike | None = None,
+    grid_max: int = 0,
+) -> Event | None:
+    """Slot ``slots[r]`` of ``cache`` to row r of ``target``, or block ``blocks[i]`` to block i. Stores a prefix. As :func:`scatter`."""
+
 def gather_with_checksums(
     target: Cache,
     cache: Cache,
-    slots: Any,
-    blocks: Any,
-    count: int | None,
-    seeds: Any,
-    checksums: Any,
-    options: dict[str, Any],
-    where: Where,
-) -> Event | None: ...
+    *,
+    seeds: Numbers,
+    checksums: Buffer,
+    slots: Numbers | None = None,
+    blocks: Numbers | None = None,
+    count: int | None = None,
+    move: Move | Rotation | None = None,
+    stream: StreamLike | None = None,
+    grid_max: int = 0,
+) -> Event | None:
+    """As :func:`gather`, into blocks of the store (:meth:`Layout.store_block`), whose checksums are computed in the same pass: for a put
+    of a GPU's memory, which must bring them. ``seeds``: :meth:`kvstore.Space.checksum_seeds` of the blocks. ``checksums``: receives uint64
+    ``[blocks, space.stripe_count]``; with a stream it is page-locked host memory, complete once the event has passed.
+    """
+
 def scatter_verified(
     cache: Cache,
     source: Cache,
-    slots: Any,
-    blocks: Any,
-    count: int | None,
-    seeds: Any,
-    checksums: Any,
-    verdicts: Any,
-    options: dict[str, Any],
-    where: Where,
-) -> Event | None: ...
+    *,
+    seeds: Numbers,
+    checksums: Buffer,
+    verdicts: Buffer,
+    slots: Numbers | None = None,
+    blocks: Numbers | None = None,
+    count: int | None = None,
+    move: Move | Rotation | None = None,
+    stream: StreamLike | None = None,
+    grid_max: int = 0,
+) -> Event | None:
+    """As :func:`scatter`, from blocks of the store, of which only those that match their checksums are scattered: for what a get brought to
+    a GPU's memory, where nobody has verified it. ``seeds`` as in :func:`gather_with_checksums`; ``checksums`` from the get, read before
+    this returns. ``verdicts``: receives uint32 ``[blocks]``, 0 for a sound block, else 1; with a stream it is page-locked host memory,
+    complete once the event has passed. On the host, blocks behind the first bad one count as bad too.
+    """
+
 def relayout(
-    to: Cache, to_blocks: Any, source: Cache, from_blocks: Any, options: dict[str, Any], where: Where
-) -> Event | None: ...
-def copy_blocks(cache: Cache, sources: Any, targets: Any, where: Where) -> Event | None: ...
+    to: Cache,
+    to_blocks: Numbers,
+    source: Cache,
+    from_blocks: Numbers,
+    *,
+    move: Move | Rotation | None = None,
+    stream: StreamLike | None = None,
+    grid_max: int = 0,
+) -> Event | None:
+    """Block ``from_blocks[i]`` of ``source`` to block ``to_blocks[i]`` of ``to``; also a swap between two memories. As :func:`scatter`."""
+
+def copy_blocks(
+    cache: Cache, sources: Numbers, targets: Numbers, *, stream: StreamLike | None = None, grid_max: int = 0
+) -> Event | None:
+    """Copy on write: block ``sources[i]`` to ``targets[i]``, in every layer. The two lists are disjoint. As :func:`scatter`."""
+
 def table_slots(
-    table: Any, width: int, block_tokens: int, starts: Any, lengths: Any, drops_missing: bool
-) -> npt.NDArray[np.int64]: ...
+    table: Any,
+    lengths: Numbers,
+    *,
+    block_tokens: int,
+    starts: Numbers | None = None,
+    drop_missing: bool = False,
+) -> Longs:
+    """Slots of tokens ``[starts[s], starts[s] + lengths[s])`` of each sequence s of a padded block table, end to end."""
+
 def slots_of_csr(
-    indptr: Any, indices: Any, page_tokens: int, batch_indices: Any, positions: Any
-) -> npt.NDArray[np.int64]: ...
-def append_positions(
-    append_indptr: Any, seq_lens: Any, row_count: int | None
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+    indptr: Numbers, indices: Numbers, page_tokens: int, batch_indices: Numbers, positions: Numbers
+) -> Longs:
+    """Slot of each token, int64 [n], from a page table in compressed rows (FlashInfer's): token ``positions[e]`` of request
+    ``batch_indices[e]`` lies in page ``indices[indptr[b] + position // page_tokens]``. A negative request, or a negative page, gives a
+    negative slot, which :func:`scatter` and :func:`gather` skip.
+
+    Raises BadRequest that names the argument and its element: a request that ``indptr`` lacks, a position beyond its request's pages.
+    """
+
+def append_positions(append_indptr: Numbers, seq_lens: Numbers, row_count: int | None = None) -> tuple[Ints, Ints]:
+    """Request and position of each appended token, int32 [row_count] each (FlashInfer's ``get_batch_indices_positions``).
+
+    Request b appends rows ``append_indptr[b]`` to ``append_indptr[b + 1] - 1``; the last is its last token, at position
+    ``seq_lens[b] - 1``: lengths count the appended tokens. ``row_count`` None: the last of ``append_indptr``. Rows beyond that, as a CUDA
+    graph of fixed size has them, get request -1 and position 0. Raises BadRequest that names the argument and its element: an indptr that
+    falls, a request that appends more than its length.
+    """
 
 class KeptRows:
+    """The rows to write, one for each kept token or mean. Row r is the mean of ``token_counts[r]`` tokens (mostly one) of head
+    ``heads[r]`` from token ``tokens[r]`` of the packed source on, and goes to slot ``slots[r]``. Immutable; the arrays are views.
+    """
+
     @staticmethod
-    def of(slots: Any, tokens: Any, heads: Any, token_counts: Any) -> KeptRows: ...
+    def of(slots: Numbers, tokens: Numbers, heads: Numbers, token_counts: Numbers | None = None) -> KeptRows:
+        """Rows that a policy of the caller's own has chosen: a head's heaviest tokens, say. All arrays have one element a row;
+        ``token_counts`` None: single tokens. Raises BadRequest for unequal lengths; :func:`scatter_kept` checks the numbers.
+        """
     def __len__(self) -> int: ...
     @property
-    def slots(self) -> npt.NDArray[np.int64]: ...
+    def slots(self) -> Longs: ...
     @property
-    def tokens(self) -> npt.NDArray[np.int64]: ...
+    def tokens(self) -> Longs: ...
     @property
-    def heads(self) -> npt.NDArray[np.int32]: ...
+    def heads(self) -> Ints: ...
     @property
-    def token_counts(self) -> npt.NDArray[np.int32]: ...
+    def token_counts(self) -> Ints: ...
 
 def plan_keep_rows(
-    mode: str, head_count: int, seq_lens: Any, windows: Any, first_slots: Any, offsets: Any
-) -> KeptRows: ...
-def scatter_kept(cache: Cache, rows: KeptRows, source: Cache, where: Where) -> Event | None: ...
+    mode: KeepMode,
+    *,
+    head_count: int,
+    seq_lens: Numbers,
+    windows: Numbers,
+    first_slots: Numbers,
+    offsets: Numbers | None = None,
+) -> KeptRows:
+    """Which tokens each head of each new sequence keeps, and in which slots.
+
+    ==================  =============  =================================================================================
+    ``mode``            of Ascend      keeps of a sequence of n tokens, with window w and offset p
+    ==================  =============  =================================================================================
+    ``"last"``          KVHEAD         the last w tokens; takes no offsets
+    ``"mean"``          KVHEAD_ROPE    all, but tokens p to p + w - 1 become one, their mean (RazorAttention's)
+    ``"drop"``          OMNI           all but tokens p to p + w - 1
+    ==================  =============  =================================================================================
+
+    ``seq_lens`` [batch]: new tokens of each sequence, packed end to end in the source. ``windows``, ``offsets``, ``first_slots``
+    [batch * head_count], or [batch, head_count]: of each sequence and head, in tokens; the kept tokens go to ``first_slots[i]`` and
+    the slots behind it. A negative first slot keeps nothing. A window of 0 keeps nothing in "last" and everything in the other modes,
+    as does an offset of -1, whatever the window. Windows are what Ascend calls ``wins``.
+
+    Raises BadRequest that names the argument and its element: a window longer than its sequence, a window that ends beyond it.
+    """
+
+def scatter_kept(
+    cache: Cache, rows: KeptRows, source: Cache, *, stream: StreamLike | None = None, grid_max: int = 0
+) -> Event | None:
+    """Writes the rows of ``source`` ([tokens, heads, size], as in ``Layout.named("ragged", ...)`` or any other layout) to the head-folded
+    ``cache``, in every layer: K, V, and the log counts if it has them. The log count of a mean of w tokens is ln(w), of others 0:
+    attention adds it to q.k *after* scaling, so that the mean weighs as much as w tokens. Means are summed in fp32 in token order and
+    rounded once. Of two rows with one slot, either may win.
+
+    Raises BadRequest for a slot, token, head or count out of range, before anything is written, and Mismatch that names the component if
+    the layouts differ, or for means of int8. ``stream`` and the result are as in :func:`scatter`.
+    """
 
 class PagePool:
-    def __init__(self, page_count: int, keeps_removed: bool) -> None: ...
+    """The pages of one device: users, names and the order of reuse. Page 0 is reserved. Not for several threads at once."""
+
+    def __init__(self, page_count: int, *, keep_removed: bool = False) -> None: ...
     @property
     def page_count(self) -> int: ...
     @property
     def free_count(self) -> int: ...
     @property
-    def free_pages(self) -> npt.NDArray[np.int32]: ...
-    def user_count(self, page: int, /) -> int: ...
-    def take(self, count: int, /) -> npt.NDArray[np.int32]: ...
-    def release(self, pages: Any, /) -> None: ...
-    def touch(self, pages: Any, /) -> None: ...
-    def find(self, hash: Any, group: int, /) -> int | None: ...
-    def set_name(self, page: int, hash: Any, group: int, /) -> None: ...
-    def forget_name(self, page: int, /) -> None: ...
-    def forget_all_names(self) -> bool: ...
-    def take_removed(self) -> list[tuple[bytes, int]]: ...
+    def free_pages(self) -> Ints:
+        """In the order of their reuse."""
+    def take(self, count: int) -> Ints:
+        """The next free pages, each with one user. Raises OutOfMemory without taking any."""
+    def touch(self, pages: Numbers) -> None:
+        """Adds a user to each page."""
+    def release(self, pages: Numbers) -> None:
+        """Removes a user from each page, from the last to the first."""
+    def user_count(self, page: int) -> int: ...
+    def find(self, block: Buffer, group: int = 0) -> int | None:
+        """The page with the block of this hash."""
+    def set_name(self, page: int, block: Buffer, group: int = 0) -> None:
+        """Marks the page as complete and findable."""
+    def forget_name(self, page: int) -> None: ...
+    def forget_all_names(self) -> bool:
+        """Forgets all names (the weights changed). False while any page is used."""
+    def take_removed(self) -> list[tuple[bytes, int]]:
+        """Hash and group of the blocks removed from all pages since the last call (with ``keep_removed``)."""
 
 class PagedCache:
+    """The sequences of one cache group and the pages that hold their tokens. Several may share a pool."""
+
     def __init__(
-        self, pool: PagePool, block_size: int, window_tokens: int, drops_last_block: bool, group: int
+        self,
+        pool: PagePool,
+        block_size: int,
+        *,
+        window_tokens: int = 0,
+        drop_last_block: bool = False,
+        group: int = 0,
     ) -> None: ...
-    def find(self, hashes: Any, token_count: int, /) -> tuple[npt.NDArray[np.int32], int]: ...
-    def pages_needed(self, hashes: Any, token_count: int, /) -> int: ...
-    def open(self, hashes: Any, token_count: int) -> tuple[int, int]: ...
-    def append(self, sequence: int, token_count: int, /) -> npt.NDArray[np.int64]: ...
-    def fork(self, sequence: int, /) -> int: ...
-    def crop(self, sequence: int, token_count: int, /) -> None: ...
-    def close(self, sequence: int, /) -> None: ...
-    def name_blocks(self, sequence: int, hashes: Any, /) -> None: ...
-    def token_count(self, sequence: int, /) -> int: ...
-    def page_table(self, sequence: int, /) -> npt.NDArray[np.int32]: ...
-    def slot_mapping(self, sequence: int, begin: int, end: int | None) -> npt.NDArray[np.int64]: ...
+    @property
+    def pool(self) -> PagePool: ...
+    @property
+    def block_size(self) -> int: ...
+    def find(self, hashes: Hashes, token_count: int) -> tuple[Ints, int]:
+        """Pages of the longest cached prefix of a sequence of so many tokens, and its token count."""
+    def pages_needed(self, hashes: Hashes, token_count: int) -> int:
+        """Free pages that :meth:`open` takes."""
+    def open(self, hashes: Hashes | None, token_count: int) -> tuple[int, int]:
+        """Opens a sequence that begins with the longest cached prefix. Returns its number and the cached tokens. Raises OutOfMemory."""
+    def append(self, sequence: int, token_count: int) -> Longs:
+        """Makes room for more tokens. The returned pages, [n, 2] from and to, have to be copied before they are written."""
+    def fork(self, sequence: int) -> int:
+        """A second sequence with the same tokens in the same pages."""
+    def crop(self, sequence: int, token_count: int) -> None:
+        """Cuts the sequence to its first tokens (a rejected draft)."""
+    def close(self, sequence: int) -> None:
+        """Ends the sequence."""
+    def name_blocks(self, sequence: int, hashes: Hashes) -> None:
+        """Makes the sequence's computed full blocks findable under these hashes."""
+    def token_count(self, sequence: int) -> int: ...
+    def page_table(self, sequence: int) -> Ints: ...
+    def slot_mapping(self, sequence: int, begin: int = 0, end: int | None = None) -> Longs:
+        """page * block_size + offset of tokens [begin, end); -1 where the window has left the page behind."""
     @property
     def sequence_count(self) -> int: ...
 
 def plan_shared_prefixes(
-    hashes: Any, token_counts: Any, block_size: int, query_counts: Any, sequence_count_min: int
-) -> tuple[npt.NDArray[np.int64], tuple[npt.NDArray[np.int64], ...], npt.NDArray[np.int64]]: ...
+    hashes: Sequence[Hashes],
+    *,
+    token_counts: Numbers | None = None,
+    block_size: int,
+    query_counts: Numbers | None = None,
+    sequence_count_min: int = 2,
+) -> SharedPrefixes:
+    """The order in which requests share most: those with a common beginning are neighbours, and closer the more they share. It is a
+    depth-first walk of the tree of their prefixes, which RadixAttention calls longest shared prefix first. In this order a cache that
+    holds the longest request computes each shared block once. Requests and branches otherwise keep their order.
 
-class LayerCache:
-    @staticmethod
-    def growing() -> LayerCache: ...
-    @staticmethod
-    def fixed(capacity: int, /) -> LayerCache: ...
-    @staticmethod
-    def sliding(window_tokens: int, /) -> LayerCache: ...
-    @staticmethod
-    def sink(
-        window_tokens: int, sink_tokens: int, frequencies: Sequence[float], interleaved: bool, /
-    ) -> LayerCache: ...
-    @staticmethod
-    def quantised(bits: int, group_size: int, residual_tokens: int, /) -> LayerCache: ...
-    def update(self, keys: Any, values: Any, is_torch: bool) -> tuple[Any, Any]: ...
-    def next_position(self, added_count: int, /) -> int: ...
-    def crop(self, token_count: int, /) -> None: ...
-    def select(self, sequences: Any, /) -> None: ...
-    @property
-    def token_count(self) -> int: ...
-    @property
-    def memory_bytes(self) -> int: ...
+    ``hashes[i]``: of sequence i's full blocks of ``block_size`` tokens. ``token_counts`` None: all of them can be shared, as suits requests
+    that wait (no pages are needed). For a batch to attend to, ``token_counts[i]`` are its tokens, and the last ``query_counts[i]`` of them,
+    by default one, are queries, whose blocks are not shared. Runs of fewer than ``sequence_count_min`` sequences are not listed. Raises
+    BadRequest that names the argument: lists of unequal lengths, a sequence without tokens, more queries than tokens.
+    """
 
 def plan_cascade(
-    page_tables: Any,
-    hashes: Any,
-    token_counts: Any,
+    page_tables: Sequence[Numbers],
+    hashes: Sequence[Hashes],
+    token_counts: Numbers,
+    *,
     block_size: int,
-    query_counts: Any,
-    sequence_count_min: int,
-    level_count_max: int | None,
-) -> tuple[npt.NDArray[np.int64], list[tuple[npt.NDArray[np.int32], ...]]]: ...
+    query_counts: Numbers | None = None,
+    sequence_count_min: int = 2,
+    level_count_max: int | None = None,
+) -> CascadePlan:
+    """Page tables level by level for cascade attention: shared pages are read once. Sequence i has ``token_counts[i]`` tokens in
+    ``page_tables[i]``, its full blocks have ``hashes[i]``, and its last ``query_counts[i]`` tokens ask (by default one).
+    """
+
 def plan_chunks(
-    page_tables: Any, hashes: Any, token_counts: Any, block_size: int, sharing_threshold: int
-) -> dict[str, Any]: ...
-def pack_masks(
-    query_counts: Any, kv_counts: Any, mask: Any
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+    page_tables: Sequence[Numbers],
+    hashes: Sequence[Hashes],
+    token_counts: Numbers,
+    *,
+    block_size: int,
+    sharing_threshold: int = 1,
+) -> ChunkPlan:
+    """The same for decoding, chunk first and sequence second. A chunk is shared if more than ``sharing_threshold`` sequences contain it."""
+
+def pack_masks(query_counts: Numbers, kv_counts: Numbers, mask: Buffer | None = None) -> PackedMasks:
+    """Attention masks as bits, as FlashInfer's kernels take them (``packed_custom_mask``). Request r has ``query_counts[r]`` rows of
+    ``kv_counts[r]`` keys, and begins in a new byte; its first pair is the lowest bit. ``mask`` is bool or uint8, all requests' pairs
+    end to end, true where the query reads the key; it is not copied. None: causal, the queries being the last tokens.
+
+    Raises BadRequest that names the argument: a negative count, a mask of another size, 2^31 pairs or more.
+    """
+
+class LayerCache:
+    """Keys and values of one layer, for a batch whose sequences grow in step. Not for several threads at once."""
+
+    def update(self, keys: Any, values: Any) -> tuple[Any, Any]:
+        """Adds tokens, and returns all that they read: views, to be used before the next call, when their content may change."""
+    @property
+    def token_count(self) -> int:
+        """Tokens added and not cropped, those included that have left a window."""
+    @property
+    def memory_bytes(self) -> int:
+        """Of the tokens kept, with the spare memory of growing and fixed caches."""
+    def next_position(self, added_count: int) -> int:
+        """The position at which the first of so many tokens has to be computed if they are added next. Bounded for a sink cache."""
+    def crop(self, token_count: int) -> None:
+        """Keeps the first tokens; a negative number removes so many. Raises Unsupported if tokens would be read that are gone."""
+    def select(self, sequences: Numbers) -> None:
+        """Replaces the batch by these of its sequences, in this order (beams, forks)."""
+
+class GrowingCache(LayerCache):
+    """Keeps all tokens."""
+
+    def __init__(self) -> None: ...
+
+class StaticCache(LayerCache):
+    """Keeps up to ``capacity`` tokens, in memory of fixed size and place. Raises TooLarge beyond it, unchanged."""
+
+    def __init__(self, capacity: int) -> None: ...
+
+class SlidingCache(LayerCache):
+    """Keeps the last ``window_tokens`` tokens. Tokens that come together read what the first of them reads: mask the rest."""
+
+    def __init__(self, window_tokens: int) -> None: ...
+
+class SinkCache(LayerCache):
+    """Keeps the first ``sink_tokens`` tokens and the last ones, ``window_tokens`` in all, at positions 0, 1, 2, ... (StreamingLLM).
+
+    ``frequencies``: radians per position of each pair of features, the model's ``inv_freq``. Pairs are (i, i + R/2), or, with
+    ``interleaved``, (2i, 2i + 1). Added keys are rotated for the positions from :meth:`next_position`.
+    """
+
+    def __init__(
+        self, window_tokens: int, sink_tokens: int = 4, *, frequencies: Sequence[float], interleaved: bool = False
+    ) -> None: ...
+
+class QuantisedCache(LayerCache):
+    """Keeps old tokens in ``bits`` (2, 4 or 8) a number, rounded once, and the last ``residual_tokens`` as they came (KIVI). ``group_size``
+    numbers share a scale and a zero point: keys of one feature over tokens, values of one token over features.
+    """
+
+    def __init__(self, bits: int = 4, *, group_size: int = 64, residual_tokens: int = 128) -> None: ...
 
 class ModelShape:
     layer_count: int

@@ -25,9 +25,10 @@ from ._access import Node, access_of
 from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
 from ._kvstore import (
     ArchivedContext,
-    Call,
+    Caller,
     ContextList,
     DeviceMemory,
+    Future,
     GetResult,
     LoadResult,
     MatchResult,
@@ -35,12 +36,11 @@ from ._kvstore import (
     MissReport,
     NamedContext,
     PutResult,
-    Queue,
     Verb,
 )
 from ._reuse import Reuse, reuse_number
 from .errors import BadRequest, Error, NotFound, TimedOut, Unavailable
-from .futures import Future, forget
+from .futures import forget
 from .namespaces import Namespace
 from .sets import SetSpace
 from .spaces import Lease, OpenedNamespace, forms, lease_number
@@ -205,18 +205,18 @@ class Client:
     # -- namespaces
 
     @staticmethod
-    def _record(namespace: Namespace, *, is_set: bool) -> _kvstore.Record:
+    def _record(namespace: Namespace, *, is_set: bool) -> Namespace:
         if namespace.is_set and not is_set:
             raise BadRequest("namespace: of blocks that stand alone: open_set()")
         if is_set and not namespace.is_set:
             raise BadRequest('namespace: of chains: open(), or kind="set"')
-        return namespace._record
+        return namespace
 
-    def _open(self, record: _kvstore.Record, deadline: Seconds | None, wait: bool) -> int:
+    def _open(self, record: Namespace, deadline: Seconds | None, wait: bool) -> int:
         if wait:
             return self._native.open(record, self._deadline(deadline))
         # By the client's own thread, which goes on connecting: it would pause behind a call of this thread.
-        return self._submits.open(record, 0.0).result(-1)
+        return cast(int, self._submits.open(record, 0.0).result())
 
     def open(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> Space:
         """Opens a namespace. The nodes may be away: lookups then miss, and nodes open the namespace when they come. Waits for the first,
@@ -230,13 +230,13 @@ class Client:
 
     def submit_open(self, namespace: Namespace, *, deadline: Seconds | None = None) -> Future[Space]:
         """As :meth:`open`, without waiting."""
-        call = self._submits.open(self._record(namespace, is_set=False), self._deadline(deadline))
-        return Future(call, lambda space: Space(self, space, namespace))
+        record = self._record(namespace, is_set=False)
+        return self._submits.open(record, self._deadline(deadline), lambda space: Space(self, space, namespace))
 
     def submit_open_set(self, namespace: Namespace, *, deadline: Seconds | None = None) -> Future[SetSpace]:
         """As :meth:`open_set`, without waiting."""
-        call = self._submits.open(self._record(namespace, is_set=True), self._deadline(deadline))
-        return Future(call, lambda space: SetSpace(self, space, namespace))
+        record = self._record(namespace, is_set=True)
+        return self._submits.open(record, self._deadline(deadline), lambda space: SetSpace(self, space, namespace))
 
     # -- memory
 
@@ -513,7 +513,7 @@ class Space(OpenedNamespace):
 
     def checksum_seeds(self, hashes: Hashes) -> npt.NDArray[np.uint64]:
         """What binds checksums to the blocks' names, for :func:`gather_with_checksums` and :func:`scatter_verified`."""
-        return _kvstore.checksum_seeds(self.namespace._record, hashes)
+        return _kvstore.checksum_seeds(self.namespace, hashes)
 
     def hash_chain(self, tokens: Numbers, *, extra: Buffer | None = None) -> npt.NDArray[np.uint8]:
         """As :meth:`Namespace.hash_chain`."""
@@ -521,7 +521,7 @@ class Space(OpenedNamespace):
 
     def _match(
         self,
-        queue: Queue,
+        on: Caller,
         hashes: Hashes,
         *,
         deadline: Seconds | None = None,
@@ -530,13 +530,13 @@ class Space(OpenedNamespace):
         token_ids: Numbers | None = None,
         extras: npt.NDArray[np.uint8] | None = None,
         reuse: Reuse = None,
-    ) -> Call[MatchResult]:
+    ) -> Future[MatchResult]:
         """Returns how many leading blocks of the chain are held. ``lease``: keep the found blocks for a while (:meth:`lease` is the context
         manager). ``prefetch``: bring blocks from disk to memory for a get to come. ``token_ids`` of the blocks and up to one more ask for a
         partial block too. ``reuse``: when the blocks will be asked for again, as far as you can predict: "never", within so many seconds,
         "later" than in ten minutes (docs/cache-quality.md).
         """
-        return queue.call(
+        return on.call(
             Verb.MATCH,
             self._id,
             hashes,
@@ -584,7 +584,7 @@ class Space(OpenedNamespace):
 
     def _get(
         self,
-        queue: Queue,
+        on: Caller,
         hashes: Hashes,
         blocks: Buffer | Sequence[Buffer],
         *,
@@ -594,7 +594,7 @@ class Space(OpenedNamespace):
         segment_ends: Sequence[int] = (),
         memory_only: bool = False,
         checksums: Buffer | None = None,
-    ) -> Call[GetResult]:
+    ) -> Future[GetResult]:
         """Copies the longest cached prefix of ``hashes`` into ``blocks``; later blocks are unspecified.
 
         ``blocks`` is one array whose first axis counts blocks, or a list of arrays of ``block_bytes`` each. With ``rows``, block i goes to
@@ -606,7 +606,7 @@ class Space(OpenedNamespace):
 
         ``segment_ends`` are byte offsets in a block (layer ranges), the last ``block_bytes``: a future's ``segments`` grow as they land.
         """
-        return queue.call(
+        return on.call(
             Verb.GET,
             self._id,
             hashes,
@@ -623,7 +623,7 @@ class Space(OpenedNamespace):
 
     def _load(
         self,
-        queue: Queue,
+        on: Caller,
         hashes: Hashes,
         blocks: Buffer | Sequence[Buffer],
         *,
@@ -634,13 +634,13 @@ class Space(OpenedNamespace):
         memory_only: bool = False,
         reuse: Reuse = None,
         checksums: Buffer | None = None,
-    ) -> Call[LoadResult]:
+    ) -> Future[LoadResult]:
         """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, unless it has fewer than
         ``block_count_min`` blocks: a short prefix is cheaper to compute. Found blocks stay cached until copied.
         """
         if block_count_min < 1:
             raise BadRequest(f"block_count_min: {block_count_min} is not 1 or more")
-        return queue.call(
+        return on.call(
             Verb.LOAD,
             self._id,
             hashes,
@@ -658,7 +658,7 @@ class Space(OpenedNamespace):
 
     def _put(
         self,
-        queue: Queue,
+        on: Caller,
         hashes: Hashes,
         blocks: Buffer | Sequence[Buffer],
         *,
@@ -668,13 +668,13 @@ class Space(OpenedNamespace):
         extras: npt.NDArray[np.uint8] | None = None,
         reuse: Reuse = None,
         checksums: Buffer | None = None,
-    ) -> Call[PutResult]:
+    ) -> Future[PutResult]:
         """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only the blocks it lacks. ``blocks`` and ``rows`` as in
         :meth:`get`; they must not change until the call has ended. ``token_ids``: block_size for each block, kept for partial matches.
         ``checksums``: of :func:`gather_with_checksums`, which saves computing them here, and is required for a device's memory. Nodes
         refuse a block that does not match its own.
         """
-        return queue.call(
+        return on.call(
             Verb.PUT,
             self._id,
             hashes,

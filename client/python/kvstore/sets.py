@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ._arrays import Buffer, Hashes, Numbers, Seconds
-from ._kvstore import Call, Queue, SetGetResult, SetMatchResult, SetPutResult, Verb
+from ._kvstore import Caller, Future, SetGetResult, SetMatchResult, SetPutResult, Verb
 from ._reuse import Reuse, reuse_number
 from .spaces import OpenedNamespace, forms
 
@@ -29,7 +29,7 @@ class SetSpace(OpenedNamespace):
 
     def _match(
         self,
-        queue: Queue,
+        on: Caller,
         hashes: Hashes,
         *,
         groups: Numbers | None = None,
@@ -37,16 +37,16 @@ class SetSpace(OpenedNamespace):
         lease: bool = False,
         prefetch: bool = False,
         reuse: Reuse = None,
-    ) -> Call[SetMatchResult]:
+    ) -> Future[SetMatchResult]:
         """Which of the blocks are held, and how long each is. A lease covers only groups wholly in memory."""
         time, hint = self._client._deadline(deadline), reuse_number(reuse)
-        return queue.call(
+        return on.call(
             Verb.MATCH_SET, self._id, hashes, time, groups=groups, wants_lease=lease, prefetch=prefetch, reuse=hint
         )
 
     def _get(
         self,
-        queue: Queue,
+        on: Caller,
         hashes: Hashes,
         blocks: Buffer | Sequence[Buffer],
         *,
@@ -55,12 +55,12 @@ class SetSpace(OpenedNamespace):
         deadline: Seconds | None = None,
         lease: int = 0,
         memory_only: bool = False,
-    ) -> Call[SetGetResult]:
+    ) -> Future[SetGetResult]:
         """Copies the held blocks, block i to ``blocks[i]``, which may be longer than the block.
 
         A group lands as a whole or counts as missing: ``why_of`` gives the reason for each block, unless it was a plain miss.
         """
-        return queue.call(
+        return on.call(
             Verb.GET_SET,
             self._id,
             hashes,
@@ -74,7 +74,7 @@ class SetSpace(OpenedNamespace):
 
     def _put(
         self,
-        queue: Queue,
+        on: Caller,
         hashes: Hashes,
         blocks: Buffer | Sequence[Buffer],
         *,
@@ -82,10 +82,10 @@ class SetSpace(OpenedNamespace):
         groups: Numbers | None = None,
         deadline: Seconds | None = None,
         reuse: Reuse = None,
-    ) -> Call[SetPutResult]:
+    ) -> Future[SetPutResult]:
         """Stores each block whose name is not held yet, all of ``blocks[i]``; a group becomes visible at once."""
         time, hint = self._client._deadline(deadline), reuse_number(reuse)
-        return queue.call(Verb.PUT_SET, self._id, hashes, time, blocks=blocks, rows=rows, groups=groups, reuse=hint)
+        return on.call(Verb.PUT_SET, self._id, hashes, time, blocks=blocks, rows=rows, groups=groups, reuse=hint)
 
     match, submit_match = forms(_match)
     get, submit_get = forms(_get)

@@ -9,9 +9,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from . import _kvstore
 from ._arrays import Hashes, Seconds
-from ._kvstore import Call, DropResult, MatchResult, Queue, Verb
+from ._kvstore import Caller, DropResult, Future, MatchResult, Queue, Verb
 from .errors import BadRequest
-from .futures import Future
 from .namespaces import Namespace
 
 P = ParamSpec("P")
@@ -34,22 +33,22 @@ class Opener(Protocol):
 
 
 def forms(
-    begin: Callable[Concatenate[S, Queue, P], Call[T]],
+    begin: Callable[Concatenate[S, Caller, P], Future[T]],
 ) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Future[T]]]:
-    """The two forms of a call that ``begin`` begins on a queue: ``submit_name`` gives a Future, ``name`` waits for its end. That one is
-    begun on the client instead, where call() waits: without a queue between, this thread does the I/O.
+    """The two forms of a call: ``submit_name`` begins it on the queue, which gives a Future; ``name`` on the client, which waits and gives
+    its result: without a queue between, this thread does the I/O.
     """
 
     def run(self: S, /, *args: P.args, **more: P.kwargs) -> T:
-        return cast(T, begin(self, cast(Queue, self._client._native), *args, **more))
+        return cast(T, begin(self, self._client._native, *args, **more))
 
     def submit(self: S, /, *args: P.args, **more: P.kwargs) -> Future[T]:
-        return Future(begin(self, self._client._submits, *args, **more))
+        return begin(self, self._client._submits, *args, **more)
 
     name, owner = begin.__name__.removeprefix("_"), begin.__qualname__.rpartition(".")[0]
     signature = inspect.signature(begin)
-    parameters = [each for each in signature.parameters.values() if each.name != "queue"]
-    result = str(signature.return_annotation).removeprefix("Call[").removesuffix("]")
+    parameters = [each for each in signature.parameters.values() if each.name != "on"]
+    result = str(signature.return_annotation).removeprefix("Future[").removesuffix("]")
     documented = f"As :meth:`{name}`, without waiting. Its memory belongs to the call until the future is done, even if it is dropped."
     forms_of: list[tuple[Any, str, str, str | None]] = [
         (run, name, result, begin.__doc__),
@@ -89,27 +88,27 @@ class OpenedNamespace:
         """Waits until one node has opened it. Raises Unavailable or TimedOut otherwise."""
         self._client._native.wait_open(self._id, self._client._deadline(deadline))
 
-    def _touch(self, queue: Queue, hashes: Hashes, *, deadline: Seconds | None = None) -> Call[int]:
+    def _touch(self, on: Caller, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
         """Marks the blocks as used: a chain's prefix, or each block of a set. Returns how many, over all nodes."""
-        return queue.call(Verb.TOUCH, self._id, hashes, self._client._deadline(deadline))
+        return on.call(Verb.TOUCH, self._id, hashes, self._client._deadline(deadline))
 
-    def _pin(self, queue: Queue, hashes: Hashes, *, deadline: Seconds | None = None) -> Call[int]:
+    def _pin(self, on: Caller, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
         """Keeps the blocks from being evicted until :meth:`unpin`. Returns how many."""
-        return queue.call(Verb.PIN, self._id, hashes, self._client._deadline(deadline))
+        return on.call(Verb.PIN, self._id, hashes, self._client._deadline(deadline))
 
-    def _unpin(self, queue: Queue, hashes: Hashes, *, deadline: Seconds | None = None) -> Call[int]:
+    def _unpin(self, on: Caller, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
         """Ends :meth:`pin`. Returns how many."""
-        return queue.call(Verb.UNPIN, self._id, hashes, self._client._deadline(deadline))
+        return on.call(Verb.UNPIN, self._id, hashes, self._client._deadline(deadline))
 
     def _drop(
-        self, queue: Queue, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
-    ) -> Call[DropResult]:
+        self, on: Caller, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
+    ) -> Future[DropResult]:
         """Drops a chain's last block and all below it, or each of a set's blocks; with ``everything`` and no hashes the whole namespace."""
         given: Hashes = [] if hashes is None else hashes
         # An empty list means the whole namespace; that must not happen because a prompt was short.
         if (len(given) == 0) != everything:
             raise BadRequest("hashes: name some, or everything=True for the whole namespace")
-        return queue.call(Verb.DROP, self._id, given, self._client._deadline(deadline))
+        return on.call(Verb.DROP, self._id, given, self._client._deadline(deadline))
 
     touch, submit_touch = forms(_touch)
     pin, submit_pin = forms(_pin)

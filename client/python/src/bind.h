@@ -9,7 +9,7 @@
 //   buffers.h           Python objects' memory: checked, held, used without a copy
 //   numpy_arrays.h      results as NumPy arrays
 //   bind_namespace.cc   namespace records and block hashes
-//   calls/calls.h       Client, Queue, Call, Memory: all that asks nodes
+//   calls/calls.h       Client, Queue, Future, Memory: all that asks nodes
 //   caches/             engines' caches, on the host and on GPUs:
 //     device.h            a GPU's streams and events, and objects kept until a device has used them
 //     moves.h             what a call does to rows as they move

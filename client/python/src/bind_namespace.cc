@@ -43,14 +43,18 @@ std::vector<BlockHash> chain_of(const NamespaceRecord& record, std::span<const s
 void bind_namespace(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<NamespaceRecord>(module, "Record")
-      .def_static(
-          "from_fields",
-          [](std::map<std::string, std::string> fields) {
-            return checked(NamespaceRecord::from_fields(std::move(fields)));
+      .def(
+          "__init__",
+          [](NamespaceRecord* self, std::map<std::string, std::string> fields) {
+            new (self) NamespaceRecord(checked(NamespaceRecord::from_fields(std::move(fields))));
           },
           "fields"_a)
-      .def_static(
-          "parse", [](const std::string& text) { return checked(NamespaceRecord::parse(text)); }, "text"_a)
+      .def(
+          "__init__",
+          [](NamespaceRecord* self, const std::string& text) {
+            new (self) NamespaceRecord(checked(NamespaceRecord::parse(text)));
+          },
+          "text"_a)
       .def_prop_ro("text", [](const NamespaceRecord& record) { return record.text(); })
       .def_prop_ro("block_bytes", &NamespaceRecord::block_bytes)
       .def_prop_ro("block_size", &NamespaceRecord::block_size)
@@ -70,7 +74,7 @@ void bind_namespace(nb::module_& module) {
             return hash_array(
                 run_without_gil([&] { return chain_of(record, numbers.values(), extra_bytes, after_bytes); }));
           },
-          "tokens"_a, "extra"_a = nb::none(), "after"_a = nb::none());
+          "tokens"_a, nb::kw_only(), "extra"_a = nb::none(), "after"_a = nb::none());
   module.def(
       "checksum_seeds",
       [](const NamespaceRecord& record, nb::handle hashes) {
@@ -82,7 +86,7 @@ void bind_namespace(nb::module_& module) {
       },
       "record"_a, "hashes"_a);
   module.def(
-      "hashes", [](nb::handle hashes) { return hash_array(hashes_from(hashes, "hashes")); }, "hashes"_a);
+      "hashes", [](nb::handle hashes) { return hash_array(hashes_from(hashes, "hashes")); }, "of"_a);
   module.def(
       "extra_digest",
       [](nb::handle extra) {

@@ -27,6 +27,10 @@ StatusError failure_of(const error_code& error, const std::string& reason) {
 
 StatusError bad_request(std::string text) { return {kStatusBadRequest, std::move(text)}; }
 
+std::string entry_text(const char* name, std::size_t index, std::int64_t value) {
+  return std::string(name) + "[" + std::to_string(index) + "]: " + std::to_string(value);
+}
+
 void bind_errors(nb::module_&) {
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     int status = kStatusInternal;

@@ -26,6 +26,8 @@ int status_of(const error_code& error);
 StatusError failure_of(const error_code& error, const std::string& reason = {});
 /// The caller's fault: kvstore.BadRequest, which is a ValueError too.
 StatusError bad_request(std::string text);
+/// "name[index]: value", which begins the refusal of an element.
+std::string entry_text(const char* name, std::size_t index, std::int64_t value);
 
 template <class T>
 const T& value_of(const Checked<T>& checked) {

@@ -1,4 +1,4 @@
-// The extension module kvstore._kvstore. Users see the Python around it (client/python/kvstore).
+// The extension module kvstore._kvstore. Users see the Python around it (client/python/kvstore), and its classes.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "client/python/src/errors.h"
 #include "client/python/src/without_gil.h"
@@ -22,12 +23,12 @@ std::chrono::nanoseconds time_of(double seconds, double most, const char* name);
 std::chrono::nanoseconds duration_of(double seconds);
 std::chrono::microseconds deadline_of(double seconds);
 
-/// Waits by `sleep(time)`, without the GIL, until `look()` is true or the time has passed. `seconds` < 0: for ever.
+/// Waits by `sleep(time)`, without the GIL, until `look()` is true or `timeout` seconds have passed; none: for ever.
 template <class Sleep, class Look>
-bool wait_in_steps(double seconds, Sleep sleep, Look look) {
+bool wait_in_steps(std::optional<double> timeout, Sleep sleep, Look look) {
   using std::chrono::nanoseconds;
+  const auto until = std::chrono::steady_clock::now() + duration_of(timeout.value_or(1e9));
   if (look()) return true;
-  const auto until = std::chrono::steady_clock::now() + duration_of(seconds < 0 ? 1e9 : seconds);
   const bool looks_for_signals = is_main_thread();
   for (;;) {
     const auto left = std::max<nanoseconds>(until - std::chrono::steady_clock::now(), nanoseconds(0));

@@ -1,7 +1,8 @@
 """The figures of docs/python.md: Python beside the C++ client, in turn, against one node. Medians of the rounds' ratios.
 
-python client/python/tests/measure.py [--rounds 7] [--seconds 1] [--build build/release] [--only calls sets submit]
+python client/python/tests/measure.py [--rounds 7] [--seconds 1] [--build build/release] [--only one calls sets submit]
 
+one     match and get of one block of 4 KiB: what Python adds to a call of the C ABI, blocking, by futures and in an event loop
 calls   match, get, the GIL and hash_chain, from Python
 sets    exists, get and put of 512 independent keys of 64 KiB, beside a chain of as many blocks; in C++
 submit  a submit's cost to its caller with 64 gets of 2 MiB x 16 in flight; in C++
@@ -17,7 +18,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def blocking(call: Callable[[], object], seconds: float) -> list[float]:
     return latencies
 
 
-async def awaiting(call: Callable[[], kvstore.Future], seconds: float) -> list[float]:
+async def awaiting(call: Callable[[], Awaitable[object]], seconds: float) -> list[float]:
     latencies, now = [], time.perf_counter()
     until = now + seconds
     while now < until:
@@ -100,14 +101,15 @@ def c_calls(
         spaces.append(done[19] >> 32)
     memory = ctypes.c_void_p()
     assert library.kvs_allocate(client, ctypes.c_size_t(32 << 20), ctypes.byref(memory)) == 0
-    blocks = (ctypes.c_void_p * 16)(*[memory.value + i * (2 << 20) for i in range(16)])
+    count = len(chains[0])
+    blocks = (ctypes.c_void_p * count)(*[memory.value + i * large.block_bytes for i in range(count)])
     match = request(3, spaces[0], w6=chain.ctypes.data, w7=len(chain))
-    gets = [request(4, spaces[1], w6=each.ctypes.data, w7=16, w8=ctypes.addressof(blocks)) for each in chains]
+    gets = [request(4, spaces[1], w6=each.ctypes.data, w7=count, w8=ctypes.addressof(blocks)) for each in chains]
 
     def get(i: int) -> None:
-        assert gets[i]() == 16
+        assert gets[i]() == len(blocks)  # which has to live as long as the requests that point to it
 
-    assert match() == 256
+    assert match() == len(chain)
     return match, get, lambda: library.kvs_client_close(client)
 
 
@@ -192,6 +194,41 @@ def measure_submit(given: argparse.Namespace, endpoint: str) -> None:
             )
 
 
+def measure_one(given: argparse.Namespace, endpoint: str) -> None:
+    with kvstore.Client(endpoint, deadline=10, connections_per_node=1) as client:
+        space = client.open(kvstore.Namespace(model="measure-one", block_size=16, block_bytes=4096))
+        chain, block = space.hash_chain(np.arange(16)), np.zeros((1, 4096), np.uint8)
+        space.put(chain, block)
+        library = ctypes.CDLL(str(given.build / "client/libkvstore.so"))
+        c_match, c_get, close = c_calls(library, endpoint, space, chain, space, [chain])
+
+        async def together() -> None:
+            await asyncio.gather(*(space.submit_match(chain) for _ in range(64)))
+
+        ways = {
+            "C match": lambda: blocking(c_match, given.seconds),
+            "match": lambda: blocking(lambda: space.match(chain), given.seconds),
+            "submit_match().result()": lambda: blocking(lambda: space.submit_match(chain).result(), given.seconds),
+            "await submit_match()": lambda: asyncio.run(awaiting(lambda: space.submit_match(chain), given.seconds)),
+            "64 of them together, each": lambda: [each / 64 for each in asyncio.run(awaiting(together, given.seconds))],
+            "C get": lambda: blocking(lambda: c_get(0), given.seconds),
+            "get": lambda: blocking(lambda: space.get(chain, block), given.seconds),
+            "await submit_get()": lambda: asyncio.run(awaiting(lambda: space.submit_get(chain, block), given.seconds)),
+        }
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(given.rounds):
+            for way, run in ways.items():
+                times[way].append(quantile(run()))
+        for way, ours in times.items():
+            theirs = times["C get" if "get" in way else "C match"]
+            more = [b - a for a, b in zip(theirs, ours, strict=True)]
+            print(
+                f"| {way}, 4 KiB, p50 | us | {statistics.median(theirs):.1f} | {statistics.median(ours):.1f} |"
+                f" {statistics.median(more):+.1f} us | ({min(more):+.1f} to {max(more):+.1f}) | at most 8 us more |"
+            )
+        close()
+
+
 def measure_calls(given: argparse.Namespace, endpoint: str) -> None:
     client = kvstore.Client(endpoint, deadline=10, connections_per_node=1)
     small = client.open(kvstore.Namespace(model="measure", block_size=16, block_bytes=4096))
@@ -260,7 +297,7 @@ def measure_calls(given: argparse.Namespace, endpoint: str) -> None:
     client.close()
 
 
-MEASURES = {"calls": measure_calls, "sets": measure_sets, "submit": measure_submit}
+MEASURES = {"one": measure_one, "calls": measure_calls, "sets": measure_sets, "submit": measure_submit}
 
 if __name__ == "__main__":
     main()

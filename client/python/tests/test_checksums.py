@@ -98,7 +98,7 @@ def test_checksums_are_bound_to_the_blocks_names(paged, client):
     assert other.put(other.hash_chain(tokens(16 * COUNT)), paged.rows, checksums=paged.sums).stored == 0
     states = kvstore.Namespace(model="m", kind="set", block_bytes_max=4096)
     with pytest.raises(kvstore.BadRequest, match=r"^checksum_seeds: a set's depend on each block's length"):
-        kvstore._kvstore.checksum_seeds(states._record, paged.hashes)
+        kvstore._kvstore.checksum_seeds(states, paged.hashes)
 
 
 def test_checksums_of_other_sizes_and_types_are_refused_by_name(paged):

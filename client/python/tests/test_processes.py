@@ -123,7 +123,7 @@ def test_a_child_of_fork_takes_no_news_from_the_parents_event_loop(own_node):
             await asyncio.sleep(0)
             own_node.resume()
             assert future.wait(30)  # notified, but the loop has not read it yet
-            queue = future._call.queue
+            queue = future._queue
 
             def work() -> None:
                 queue.reap()

@@ -49,7 +49,7 @@ def _shape(stub: str) -> Shape:
 def test_the_stub_has_the_names_and_parameters_of_the_extension(tmp_path):
     pytest.importorskip("nanobind.stubgen", reason="nanobind is not installed")
     made = tmp_path / "made.pyi"
-    arguments = ["-m", "nanobind.stubgen", "-q", "-m", "kvstore._kvstore", "-o", str(made)]
+    arguments = ["-m", "nanobind.stubgen", "-q", "-P", "-m", "kvstore._kvstore", "-o", str(made)]
     path = os.pathsep.join(sys.path)
     subprocess.run([sys.executable, *arguments], check=True, env={**os.environ, "PYTHONPATH": path})
     ours = _shape(Path(kvstore.__file__).with_name("_kvstore.pyi").read_text())

@@ -76,7 +76,7 @@ class _Kind:
                 self._tasks.popitem(last=False)
         # A queue with an unread end does not signal again, for example after a task whose result is never fetched.
         ended = self._drain()
-        is_told = task.future is not None and task.future._call.tell(partial(self._noted.append, number))
+        is_told = task.future is not None and task.future._tell(partial(self._noted.append, number))
         if ended or not is_told:
             self.tell()
 
@@ -144,19 +144,19 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
     def get_load_event_fd(self) -> int:
         return self._loads.queue.fileno()
 
-    def _submit(self, kind: _Kind, task: _Task, begin: Callable[[list[bytes]], _kvstore.Call[Any]]) -> int:
+    def _submit(self, kind: _Kind, task: _Task, begin: Callable[[list[bytes]], Future[Any]]) -> int:
         number = next(self._numbers)
         if task.keys and not self._door.is_closed and kind.gate.allows():
-            task.future = kind.gate.begin(lambda: Future(begin(_names(task.keys))))
+            task.future = kind.gate.begin(lambda: begin(_names(task.keys)))
         kind.add(number, task)
         return number
 
     def _submit_objects(
-        self, kind: _Kind, keys: list[Any], objects: list[Any], begin: Callable[..., _kvstore.Call[Any]]
+        self, kind: _Kind, keys: list[Any], objects: list[Any], begin: Callable[..., Future[Any]]
     ) -> int:
         task = _Task(list(keys))
 
-        def send(names: list[bytes]) -> _kvstore.Call[Any]:
+        def send(names: list[bytes]) -> Future[Any]:
             views = [each.byte_array for each in objects]
             task.sizes = [len(each) for each in views]
             return begin(kind.queue, names, views, deadline=self._options.deadline)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _kvstore
-from .._kvstore import Call, Queue, SetGetResult, SetMatchResult, SetPutResult, Verb
+from .._kvstore import Future, Queue, SetGetResult, SetMatchResult, SetPutResult, Verb
 from ..doors.door import Door
 from ..doors.options import AccessOptions
 from ..doors.results import landed
@@ -92,7 +92,7 @@ def door_of(options: Options, identity: str) -> Door:
 @dataclass
 class _Batch:
     verb: Verb
-    call: Call[Any]
+    call: Future[Any]
     key_count: int
     #: Of the memory of a get.
     sizes: npt.NDArray[np.uint64] | None = None
@@ -144,7 +144,7 @@ class Connector:
         call = self._queue.call(verb, self._space._id, names, self._deadline, **more)
         number = next(self._numbers)
         self._batches[number] = _Batch(verb, call, len(names), sizes)
-        if not call.tell(partial(self._ended.append, number)):  # refused
+        if not call._tell(partial(self._ended.append, number)):  # refused
             self._ended.append(number)
             os.eventfd_write(self.event_fd(), 1)
         return number
@@ -175,7 +175,7 @@ class Connector:
 def _report(batch: _Batch) -> tuple[bool, str, list[bool]]:
     flags = np.zeros(batch.key_count, np.bool_)
     try:
-        result = batch.call.result(-1)
+        result = batch.call.result()
     except Error as error:
         return False, str(error), flags.tolist()
     if isinstance(result, SetGetResult):

@@ -1,4 +1,4 @@
-// Streams and events of a GPU, and where a call runs. Users see client/python/kvstore/device.py.
+// Streams and events of a GPU: client/python/kvstore/device.py.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,39 +8,38 @@
 
 #include "client/python/src/bind.h"
 #include "client/python/src/caches/device.h"
-#include "client/python/src/caches/device_call.h"
 
 namespace kv::python {
-namespace {
-
-void* stream_from(std::uintptr_t handle) { return reinterpret_cast<void*>(handle); }
-
-}  // namespace
 
 void bind_device(nb::module_& module) {
   using namespace nb::literals;
+  const auto record_on = [](const DeviceStream& stream) {
+    return DeviceEvent::record(cuda(), stream.device(), stream.handle());
+  };
   nb::class_<DeviceEvent>(module, "Event")
-      .def_prop_ro("device", &DeviceEvent::device)
-      .def("is_passed", &DeviceEvent::is_passed)
-      .def("wait", &DeviceEvent::wait, "seconds"_a.none())
+      .def_prop_ro("is_passed", &DeviceEvent::is_passed)
+      .def("wait", &DeviceEvent::wait, "timeout"_a = nb::none())
       .def(
-          "hold", [](const DeviceEvent& self, std::uintptr_t stream) { self.hold(stream_from(stream)); }, "stream"_a);
+          "hold", [](const DeviceEvent& self, nb::handle stream) { self.hold(stream_from(stream)); }, "stream"_a);
   nb::class_<DeviceStream>(module, "Stream")
-      .def(nb::init<int>(), "device"_a)
+      .def(nb::init<int>(), "device"_a = 0)
       .def_prop_ro("device", &DeviceStream::device)
       .def_prop_ro("handle", [](const DeviceStream& self) { return reinterpret_cast<std::uintptr_t>(self.handle()); })
-      .def("synchronise", &DeviceStream::synchronise);
-  nb::class_<Where>(module, "Where")
+      .def("record", record_on)
       .def(
-          "__init__",
-          [](Where* self, std::optional<std::uintptr_t> stream, int grid_max) {
-            new (self) Where{stream, grid_max};
-          },
-          "stream"_a.none(), "grid_max"_a);
+          "wait", [](const DeviceStream& self, const DeviceEvent& event) { event.hold(self.handle()); }, "event"_a)
+      .def("synchronise", &DeviceStream::synchronise);
   module.def(
-      "record_event",
-      [](std::uintptr_t stream, int device) { return DeviceEvent::record(cuda(), device, stream_from(stream)); },
-      "stream"_a, "device"_a);
+      "record",
+      [=](nb::handle stream, std::optional<int> device) {
+        if (nb::isinstance<DeviceStream>(stream)) return record_on(nb::cast<const DeviceStream&>(stream));
+        void* const handle = stream_from(stream);
+        return DeviceEvent::record(cuda(), device.value_or(-1), handle);
+      },
+      "stream"_a, "device"_a = nb::none());
+  module.def(
+      "stream_handle", [](nb::handle stream) { return reinterpret_cast<std::uintptr_t>(stream_from(stream)); },
+      "stream"_a);
   module.def("device_count", [] { return why_no_cuda().empty() ? cuda()->device_count() : 0; });
   module.def("why_no_device", &why_no_cuda);
   module.def(
@@ -50,7 +49,7 @@ void bind_device(nb::module_& module) {
         check_cuda(address ? Result<void>() : Result<void>(address.error()), "device");
         return *address;
       },
-      "device"_a);
+      "device"_a = 0);
   module.def(
       "warm_up",
       [](int device) {

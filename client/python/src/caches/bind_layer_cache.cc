@@ -91,6 +91,24 @@ void copy_in(const Array& from, std::byte* to) {
   }
 }
 
+/// Whether both are torch's, of the host and outside of training, or else neither is.
+bool are_tensors(nb::handle keys, nb::handle values) {
+  const auto is_tensor = [](nb::handle array) { return nb::hasattr(array, "requires_grad"); };
+  const auto type_name = [](nb::handle array) { return nb::cast<std::string>(array.type().attr("__name__")); };
+  if (is_tensor(keys) != is_tensor(values))
+    throw bad_request("values: " + type_name(values) + " beside keys of " + type_name(keys));
+  if (!is_tensor(keys)) return false;
+  for (const auto& [name, tensor] : {std::pair("keys", keys), std::pair("values", values)}) {
+    if (nb::cast<bool>(tensor.attr("requires_grad")))
+      throw bad_request(std::string(name) + ": require gradients, which a cache cannot pass on; use torch.no_grad()");
+    const nb::object device = tensor.attr("device");
+    if (nb::cast<std::string>(device.attr("type")) != "cpu")
+      throw bad_request(std::string(name) + ": on the device " + nb::str(device).c_str() +
+                        ", not in the host's memory");
+  }
+  return true;
+}
+
 void check_tokens(const TokenShape& shape, std::int64_t token_count) {
   value_of(layouts::batched({.block_count = shape.batch_count,
                              .block_tokens = token_count,
@@ -136,7 +154,8 @@ class PyLayerCache {
  public:
   explicit PyLayerCache(LayerOptions options) : options_(std::move(options)) {}
 
-  nb::tuple update(nb::handle given_keys, nb::handle given_values, bool is_torch) {
+  nb::tuple update(nb::handle given_keys, nb::handle given_values) {
+    const bool is_torch = are_tensors(given_keys, given_values);
     const Array keys(given_keys, "keys", /*is_written=*/false), values(given_values, "values", /*is_written=*/false);
     const TokenShape shape = shape_of(keys, values);
     const std::unique_lock lock = locked();
@@ -256,51 +275,76 @@ class PyLayerCache {
   mutable std::mutex mutex_;
 };
 
-PyLayerCache* make_bounded(LayerKind kind, const char* name, std::int64_t capacity) {
+LayerOptions bounded(LayerKind kind, const char* name, std::int64_t capacity) {
   if (capacity < 1 || capacity > kTokensMax) refuse(name, capacity, "1 to 2^31");
-  return new PyLayerCache({.kind = kind, .capacity = capacity});
+  return {.kind = kind, .capacity = capacity};
 }
 
-PyLayerCache* make_sink(std::int64_t window_tokens, std::int64_t sink_tokens, std::vector<double> frequencies,
-                        bool interleaved) {
-  if (window_tokens < 1 || window_tokens > kTokensMax) refuse("window_tokens", window_tokens, "1 to 2^31");
-  if (sink_tokens < 0 || sink_tokens >= window_tokens)
-    refuse("sink_tokens", sink_tokens, "0 to below window_tokens (" + std::to_string(window_tokens) + ")");
-  if (frequencies.empty() || frequencies.size() > kRotarySizeMax / 2)
-    refuse("frequencies", std::to_string(frequencies.size()) + " of them",
-           "1 to " + std::to_string(kRotarySizeMax / 2));
-  return new PyLayerCache({.kind = LayerKind::kSink,
-                           .capacity = window_tokens,
-                           .sink_tokens = sink_tokens,
-                           .frequencies = std::move(frequencies),
-                           .rope_style = interleaved ? RopeStyle::kGptj : RopeStyle::kNeox});
-}
+struct PyGrowingCache : PyLayerCache {
+  PyGrowingCache() : PyLayerCache({}) {}
+};
 
-PyLayerCache* make_quantised(int bits, std::int64_t group_size, std::int64_t residual_tokens) {
-  if (bits != 2 && bits != 4 && bits != 8) refuse("bits", bits, "2, 4 or 8");
-  if (group_size < 8 || group_size % 8 != 0 || group_size > kHeadFeaturesMax)
-    refuse("group_size", group_size, "a multiple of 8 up to " + std::to_string(kHeadFeaturesMax));
-  if (residual_tokens < 0 || residual_tokens > kTokensMax) refuse("residual_tokens", residual_tokens, "0 to 2^31");
-  return new PyLayerCache({.kind = LayerKind::kQuantised, .quantised = {bits, group_size, residual_tokens}});
-}
+struct PyStaticCache : PyLayerCache {
+  explicit PyStaticCache(std::int64_t capacity) : PyLayerCache(bounded(LayerKind::kStatic, "capacity", capacity)) {}
+};
+
+struct PySlidingCache : PyLayerCache {
+  explicit PySlidingCache(std::int64_t window_tokens)
+      : PyLayerCache(bounded(LayerKind::kSliding, "window_tokens", window_tokens)) {}
+};
+
+struct PySinkCache : PyLayerCache {
+  PySinkCache(std::int64_t window_tokens, std::int64_t sink_tokens, std::vector<double> frequencies, bool interleaved)
+      : PyLayerCache(checked(window_tokens, sink_tokens, std::move(frequencies), interleaved)) {}
+
+  static LayerOptions checked(std::int64_t window_tokens, std::int64_t sink_tokens, std::vector<double> frequencies,
+                              bool interleaved) {
+    LayerOptions options = bounded(LayerKind::kSink, "window_tokens", window_tokens);
+    if (sink_tokens < 0 || sink_tokens >= window_tokens)
+      refuse("sink_tokens", sink_tokens, "0 to below window_tokens (" + std::to_string(window_tokens) + ")");
+    if (frequencies.empty() || frequencies.size() > kRotarySizeMax / 2)
+      refuse("frequencies", std::to_string(frequencies.size()) + " of them",
+             "1 to " + std::to_string(kRotarySizeMax / 2));
+    options.sink_tokens = sink_tokens;
+    options.frequencies = std::move(frequencies);
+    options.rope_style = interleaved ? RopeStyle::kGptj : RopeStyle::kNeox;
+    return options;
+  }
+};
+
+struct PyQuantisedCache : PyLayerCache {
+  PyQuantisedCache(int bits, std::int64_t group_size, std::int64_t residual_tokens)
+      : PyLayerCache(checked(bits, group_size, residual_tokens)) {}
+
+  static LayerOptions checked(int bits, std::int64_t group_size, std::int64_t residual_tokens) {
+    if (bits != 2 && bits != 4 && bits != 8) refuse("bits", bits, "2, 4 or 8");
+    if (group_size < 8 || group_size % 8 != 0 || group_size > kHeadFeaturesMax)
+      refuse("group_size", group_size, "a multiple of 8 up to " + std::to_string(kHeadFeaturesMax));
+    if (residual_tokens < 0 || residual_tokens > kTokensMax) refuse("residual_tokens", residual_tokens, "0 to 2^31");
+    return {.kind = LayerKind::kQuantised, .quantised = {bits, group_size, residual_tokens}};
+  }
+};
 
 }  // namespace
 
 void bind_layer_cache(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<PyLayerCache>(module, "LayerCache")
-      .def_static("growing", [] { return new PyLayerCache(LayerOptions{}); })
-      .def_static("fixed", [](std::int64_t capacity) { return make_bounded(LayerKind::kStatic, "capacity", capacity); })
-      .def_static("sliding",
-                  [](std::int64_t window) { return make_bounded(LayerKind::kSliding, "window_tokens", window); })
-      .def_static("sink", &make_sink)
-      .def_static("quantised", &make_quantised)
-      .def("update", &PyLayerCache::update, "keys"_a, "values"_a, "is_torch"_a)
-      .def("next_position", &PyLayerCache::next_position)
-      .def("crop", &PyLayerCache::crop)
-      .def("select", &PyLayerCache::select)
+      .def("update", &PyLayerCache::update, "keys"_a, "values"_a)
+      .def("next_position", &PyLayerCache::next_position, "added_count"_a)
+      .def("crop", &PyLayerCache::crop, "token_count"_a)
+      .def("select", &PyLayerCache::select, "sequences"_a)
       .def_prop_ro("token_count", &PyLayerCache::token_count)
       .def_prop_ro("memory_bytes", &PyLayerCache::memory_bytes);
+  nb::class_<PyGrowingCache, PyLayerCache>(module, "GrowingCache").def(nb::init<>());
+  nb::class_<PyStaticCache, PyLayerCache>(module, "StaticCache").def(nb::init<std::int64_t>(), "capacity"_a);
+  nb::class_<PySlidingCache, PyLayerCache>(module, "SlidingCache").def(nb::init<std::int64_t>(), "window_tokens"_a);
+  nb::class_<PySinkCache, PyLayerCache>(module, "SinkCache")
+      .def(nb::init<std::int64_t, std::int64_t, std::vector<double>, bool>(), "window_tokens"_a, "sink_tokens"_a = 4,
+           nb::kw_only(), "frequencies"_a, "interleaved"_a = false);
+  nb::class_<PyQuantisedCache, PyLayerCache>(module, "QuantisedCache")
+      .def(nb::init<int, std::int64_t, std::int64_t>(), "bits"_a = 4, nb::kw_only(), "group_size"_a = 64,
+           "residual_tokens"_a = 128);
 }
 
 }  // namespace kv::python

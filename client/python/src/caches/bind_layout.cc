@@ -1,12 +1,10 @@
 // Layouts of tensors, bound to their memory, and moving blocks between any two of them, on the host or on a GPU.
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -20,10 +18,8 @@
 #include "client/python/src/caches/device_call.h"
 #include "client/python/src/caches/moves.h"
 #include "client/python/src/errors.h"
-#include "client/python/src/without_gil.h"
 #include "gpu/layout.h"
 #include "gpu/named_layouts.h"
-#include "gpu/permute.h"
 
 namespace kv::python {
 namespace {
@@ -57,14 +53,22 @@ Element element_of(const Array& array) {
                     ": elements of this type are no cache's; name the element, such as element=\"bf16\"");
 }
 
-/// One tensor per layer, or one for all: (arrays, axes, roles, element or "").
-using Part = std::tuple<std::vector<nb::object>, std::string, std::vector<std::string>, std::string>;
+/// One tensor, or a list of them.
+std::vector<nb::object> tensors_from(const nb::object& given) {
+  if (nb::isinstance<nb::list>(given) || nb::isinstance<nb::tuple>(given))
+    return nb::cast<std::vector<nb::object>>(given);
+  return {given};
+}
 
-Layout layout_of(const std::string& name, const std::vector<Part>& parts) {
+/// A Part of kvstore/layouts.py: tensors, axes, roles, element or "".
+using Part = std::tuple<nb::object, std::string, std::vector<std::string>, std::string>;
+
+Layout layout_of(const std::vector<Part>& parts, const std::string& name) {
   if (parts.empty()) throw bad_request("parts: none");
   std::vector<Tensor> tensors;
   std::size_t layer_count = 1;
-  for (const auto& [objects, axes, roles, element] : parts) {
+  for (const auto& [given, axes, roles, element] : parts) {
+    const std::vector<nb::object> objects = tensors_from(given);
     if (objects.empty()) throw bad_request("tensors: none");
     if (!tensors.empty() && objects.size() != layer_count)
       throw bad_request("tensors: parts have different numbers of layers");
@@ -100,34 +104,9 @@ Layout layout_of(const std::string& name, const std::vector<Part>& parts) {
 }
 
 Layout named(const std::string& name, const CacheShape& shape) {
-  static const std::map<std::string, Checked<Layout> (*)(const CacheShape&)> kNamed = {
-      {"nhd", layouts::nhd},
-      {"hnd", layouts::hnd},
-      {"joint_nhd", layouts::joint_nhd},
-      {"joint_hnd", layouts::joint_hnd},
-      {"kv_first_nhd", layouts::kv_first_nhd},
-      {"kv_first_hnd", layouts::kv_first_hnd},
-      {"packed_hnd", layouts::packed_hnd},
-      {"packed_nhd", layouts::packed_nhd},
-      {"x_packed", layouts::x_packed},
-      {"fractal_nz", layouts::fractal_nz},
-      {"cross_layer", layouts::cross_layer},
-      {"head_folded", layouts::head_folded},
-      {"mla", layouts::mla},
-      {"mla_split", layouts::mla_split},
-      {"ds_mla", layouts::ds_mla},
-      {"indexer", layouts::indexer},
-      {"nvfp4", [](const CacheShape& of) { return layouts::nvfp4(of, layouts::ScaleOrder::kLinear); }},
-      {"nvfp4_swizzled", [](const CacheShape& of) { return layouts::nvfp4(of, layouts::ScaleOrder::kSwizzledValues); }},
-      {"inline_scales_nhd", layouts::inline_scales_nhd},
-      {"slot_pool", layouts::slot_pool},
-      {"batched", layouts::batched},
-      {"ragged", layouts::ragged},
-      {"chunk", layouts::chunk},
-  };
-  const auto found = kNamed.find(name);
-  if (found == kNamed.end()) throw bad_request("name: '" + name + "' is no named layout; use Layout.of()");
-  return value_of(found->second(shape));
+  const auto made = layouts::named(name, shape);
+  if (!made) throw bad_request("name: '" + name + "' is no named layout; use Layout.of()");
+  return value_of(*made);
 }
 
 void check_block_tokens(const Layout& to, const Layout& from) {
@@ -148,90 +127,53 @@ void check_disjoint(const Ids& sources, const Ids& targets) {
   }
 }
 
-/// Runs `move` without the GIL.
-template <class Move>
-nb::object move_on_host(const Layout& to, const Layout& from, const Operation& operation, Move move) {
-  check_moved(run_without_gil(move), to, from, operation);
-  return nb::none();
-}
-
-nb::object scatter_rows(const nb::object& cache, const nb::object& source, nb::handle slots, nb::handle blocks,
-                        std::optional<std::int64_t> count, const nb::dict& options, const Where& where) {
+nb::object scatter(const nb::object& cache, const nb::object& source, nb::handle slots, nb::handle blocks,
+                   std::optional<std::int64_t> count, nb::handle move, nb::handle stream, int grid_max) {
   const Cache& to = nb::cast<const Cache&>(cache);
-  const Cache& from = nb::cast<const Cache&>(source);
   const NamedRows named(slots, blocks, to.bound().layout.block_tokens, count);
-  const auto moves = moves_from(options);
+  const auto moves = moves_from(move);
   check_deltas(*moves, named.count());
-  if (is_for_device(where, to, "cache", from, "source"))
-    return nb::cast(enqueue(where, {to, "cache", named.ids(), named.block_tokens()}, {from, "source", Ids::none()},
-                            named.count(), moves->operation, {cache, source, nb::borrow(slots), nb::borrow(blocks)}));
-  const BoundLayout& target = to.writable("cache");
-  const Rows rows = named.on_host();
-  return move_on_host(target.layout, from.bound().layout, moves->operation,
-                      [&] { return scatter(target, rows, from.bound(), named.count(), moves->operation); });
+  return move_rows({stream, grid_max}, {to, "cache", named.ids(), named.block_tokens()},
+                   {nb::cast<const Cache&>(source), "source", Ids::none()}, named.count(), moves->operation,
+                   {cache, source, nb::borrow(slots), nb::borrow(blocks)});
 }
 
-nb::object gather_rows(const nb::object& target, const nb::object& cache, nb::handle slots, nb::handle blocks,
-                       std::optional<std::int64_t> count, const nb::dict& options, const Where& where) {
-  const Cache& to = nb::cast<const Cache&>(target);
+nb::object gather(const nb::object& target, const nb::object& cache, nb::handle slots, nb::handle blocks,
+                  std::optional<std::int64_t> count, nb::handle move, nb::handle stream, int grid_max) {
   const Cache& from = nb::cast<const Cache&>(cache);
   const NamedRows named(slots, blocks, from.bound().layout.block_tokens, count);
-  const auto moves = moves_from(options);
+  const auto moves = moves_from(move);
   check_deltas(*moves, named.count());
-  if (is_for_device(where, to, "target", from, "cache"))
-    return nb::cast(enqueue(where, {to, "target", Ids::none()}, {from, "cache", named.ids(), named.block_tokens()},
-                            named.count(), moves->operation, {target, cache, nb::borrow(slots), nb::borrow(blocks)}));
-  const BoundLayout& written = to.writable("target");
-  const Rows rows = named.on_host();
-  return move_on_host(written.layout, from.bound().layout, moves->operation,
-                      [&] { return gather(written, from.bound(), rows, named.count(), moves->operation); });
+  return move_rows({stream, grid_max}, {nb::cast<const Cache&>(target), "target", Ids::none()},
+                   {from, "cache", named.ids(), named.block_tokens()}, named.count(), moves->operation,
+                   {target, cache, nb::borrow(slots), nb::borrow(blocks)});
 }
 
-nb::object relayout_blocks(const nb::object& to, nb::handle to_blocks, const nb::object& from, nb::handle from_blocks,
-                           const nb::dict& options, const Where& where) {
+nb::object relayout(const nb::object& to, nb::handle to_blocks, const nb::object& source, nb::handle from_blocks,
+                    nb::handle move, nb::handle stream, int grid_max) {
   const Cache& target = nb::cast<const Cache&>(to);
-  const Cache& source = nb::cast<const Cache&>(from);
+  const Cache& from = nb::cast<const Cache&>(source);
   const Ids targets(to_blocks, "to_blocks"), sources(from_blocks, "from_blocks");
   if (targets.count() != sources.count()) throw bad_request("to_blocks and from_blocks: of different lengths");
+  check_block_tokens(target.bound().layout, from.bound().layout);
   const std::int64_t tokens = target.bound().layout.block_tokens;
-  const std::int64_t rows = targets.count() * tokens;
-  const auto moves = moves_from(options);
-  check_deltas(*moves, rows);
-  if (is_for_device(where, target, "to", source, "source")) {
-    check_block_tokens(target.bound().layout, source.bound().layout);
-    return nb::cast(enqueue(where, {target, "to", targets, tokens}, {source, "source", sources, tokens}, rows,
-                            moves->operation, {to, from, nb::borrow(to_blocks), nb::borrow(from_blocks)}));
-  }
-  for (const Ids* ids : {&targets, &sources}) {
-    if (ids->is_on_device()) throw bad_request(ids->name() + ": on a CUDA device, and the caches are the host's");
-  }
-  const BoundLayout& written = target.writable("to");
-  return move_on_host(written.layout, source.bound().layout, moves->operation, [&] {
-    return relayout(written, targets.values(), source.bound(), sources.values(), moves->operation);
-  });
+  const auto moves = moves_from(move);
+  check_deltas(*moves, targets.count() * tokens);
+  return move_rows({stream, grid_max}, {target, "to", targets, tokens}, {from, "source", sources, tokens},
+                   targets.count() * tokens, moves->operation,
+                   {to, source, nb::borrow(to_blocks), nb::borrow(from_blocks)});
 }
 
-nb::object copy_blocks_within(const nb::object& object, nb::handle sources, nb::handle targets, const Where& where) {
+nb::object copy_blocks(const nb::object& object, nb::handle sources, nb::handle targets, nb::handle stream,
+                       int grid_max) {
   const Cache& cache = nb::cast<const Cache&>(object);
   const Ids from(sources, "sources"), to(targets, "targets");
   if (from.count() != to.count()) throw bad_request("sources and targets: of different lengths");
-  const BoundLayout& bound = cache.writable("cache");
-  const std::int64_t tokens = bound.layout.block_tokens;
-  if (is_for_device(where, cache, "cache", cache, "cache")) {
-    // Copies run in any order, so a block must not be both read and written, nor written twice.
-    check_disjoint(from, to);
-    return nb::cast(enqueue(where, {cache, "cache", to, tokens}, {cache, "cache", from, tokens}, to.count() * tokens,
-                            Operation(), {object, nb::borrow(sources), nb::borrow(targets)}));
-  }
-  for (const Ids* ids : {&from, &to}) {
-    if (ids->is_on_device()) throw bad_request(ids->name() + ": on a CUDA device, and the cache is the host's");
-  }
-  std::vector<std::int64_t> pairs;
-  for (std::size_t i = 0; i < from.values().size(); ++i) {
-    pairs.push_back(from.values()[i]);
-    pairs.push_back(to.values()[i]);
-  }
-  return move_on_host(bound.layout, bound.layout, Operation(), [&] { return copy_blocks(bound, pairs); });
+  // A device copies in any order, so a block must not be both read and written, nor written twice.
+  if (cache.device() >= 0) check_disjoint(from, to);
+  const std::int64_t tokens = cache.bound().layout.block_tokens;
+  return move_rows({stream, grid_max}, {cache, "cache", to, tokens}, {cache, "cache", from, tokens},
+                   to.count() * tokens, Operation(), {object, nb::borrow(sources), nb::borrow(targets)});
 }
 
 nb::list components_of(const Layout& layout) {
@@ -252,7 +194,15 @@ nb::list components_of(const Layout& layout) {
 void bind_layout_class(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<Layout>(module, "Layout")
-      .def_static("of", &layout_of, "name"_a, "parts"_a)
+      .def_static(
+          "of",
+          [](const nb::object& tensors, const std::string& axes, const std::vector<std::string>& roles,
+             const std::string& element, const std::string& name) {
+            return layout_of({{tensors, axes, roles, element}}, name);
+          },
+          "tensors"_a, "axes"_a, nb::kw_only(), "roles"_a = std::vector<std::string>{"key", "value"}, "element"_a = "",
+          "name"_a = "tensor")
+      .def_static("of_parts", &layout_of, "parts"_a, nb::kw_only(), "name"_a = "tensors")
       .def_static(
           "named",
           [](const std::string& name, std::int64_t block_count, std::int64_t block_tokens, std::int64_t heads,
@@ -269,11 +219,12 @@ void bind_layout_class(nb::module_& module) {
           "value_size"_a = 0, "layer_count"_a = 1, "element"_a = "bf16")
       .def(
           "store_block",
-          [](const Layout& layout, std::int64_t block_count, std::int64_t head_groups, std::int64_t block_tokens) {
-            const std::int64_t tokens = block_tokens > 0 ? block_tokens : layout.block_tokens;
+          [](const Layout& layout, std::int64_t block_count, std::int64_t head_groups,
+             std::optional<std::int64_t> block_tokens) {
+            const std::int64_t tokens = block_tokens.value_or(0) > 0 ? *block_tokens : layout.block_tokens;
             return value_of(layouts::store_block(layout, head_groups, block_count, tokens));
           },
-          "block_count"_a, "head_groups"_a = 1, "block_tokens"_a = 0)
+          "block_count"_a, nb::kw_only(), "head_groups"_a = 1, "block_tokens"_a = nb::none())
       .def_prop_ro(
           "store_block_bytes",
           [](const Layout& layout) { return layouts::store_block_bytes(value_of(layouts::store_block(layout, 1, 1))); })
@@ -291,13 +242,12 @@ void bind_layout_class(nb::module_& module) {
           },
           "tensor"_a = 0)
       .def(
-          "bind", [](const Layout& layout, const std::vector<nb::object>& tensors) { return Cache(layout, tensors); },
+          "bind", [](const Layout& layout, const nb::object& tensors) { return Cache(layout, tensors_from(tensors)); },
           "tensors"_a)
       .def_ro("name", &Layout::name)
       .def_ro("block_tokens", &Layout::block_tokens)
       .def_ro("block_count", &Layout::block_count)
       .def_ro("layer_count", &Layout::layer_count)
-      .def_ro("tensor_count", &Layout::tensor_count)
       .def_prop_ro("components", &components_of)
       .def("__str__", [](const Layout& layout) { return to_string(layout); })
       .def("__repr__", [](const Layout& layout) { return "<kvstore.Layout " + to_string(layout) + ">"; });
@@ -334,12 +284,14 @@ void bind_layout(nb::module_& module) {
   using namespace nb::literals;
   bind_layout_class(module);
   bind_cache_class(module);
-  module.def("scatter", &scatter_rows, "cache"_a, "source"_a, "slots"_a.none(), "blocks"_a.none(), "count"_a.none(),
-             "options"_a, "where"_a);
-  module.def("gather", &gather_rows, "target"_a, "cache"_a, "slots"_a.none(), "blocks"_a.none(), "count"_a.none(),
-             "options"_a, "where"_a);
-  module.def("relayout", &relayout_blocks, "to"_a, "to_blocks"_a, "source"_a, "from_blocks"_a, "options"_a, "where"_a);
-  module.def("copy_blocks", &copy_blocks_within, "cache"_a, "sources"_a, "targets"_a, "where"_a);
+  module.def("scatter", &scatter, "cache"_a, "source"_a, nb::kw_only(), "slots"_a = nb::none(), "blocks"_a = nb::none(),
+             "count"_a = nb::none(), "move"_a = nb::none(), "stream"_a = nb::none(), "grid_max"_a = 0);
+  module.def("gather", &gather, "target"_a, "cache"_a, nb::kw_only(), "slots"_a = nb::none(), "blocks"_a = nb::none(),
+             "count"_a = nb::none(), "move"_a = nb::none(), "stream"_a = nb::none(), "grid_max"_a = 0);
+  module.def("relayout", &relayout, "to"_a, "to_blocks"_a, "source"_a, "from_blocks"_a, nb::kw_only(),
+             "move"_a = nb::none(), "stream"_a = nb::none(), "grid_max"_a = 0);
+  module.def("copy_blocks", &copy_blocks, "cache"_a, "sources"_a, "targets"_a, nb::kw_only(), "stream"_a = nb::none(),
+             "grid_max"_a = 0);
 }
 
 }  // namespace kv::python

@@ -39,7 +39,7 @@ std::int64_t mask_bits(const MaskShape& shape) {
   return bits;
 }
 
-nb::tuple packed_masks_of(nb::handle query_counts, nb::handle kv_counts, nb::handle mask) {
+nb::object packed_masks_of(nb::handle query_counts, nb::handle kv_counts, nb::handle mask) {
   const Numbers<std::int32_t> queries(query_counts, "query_counts"), keys(kv_counts, "kv_counts");
   const MaskShape shape{queries.values(), keys.values()};
   const std::int64_t bits = mask_bits(shape);
@@ -59,15 +59,16 @@ nb::tuple packed_masks_of(nb::handle query_counts, nb::handle kv_counts, nb::han
   std::vector<std::int32_t> bit_indptr(shape.query_counts.size() + 1), byte_indptr(bit_indptr.size());
   const auto done = run_without_gil([&] { return pack_masks(packed, shape, flags, bit_indptr, byte_indptr); });
   if (!done) throw failure_of(done.error());
-  return nb::make_tuple(numpy_of<std::uint8_t>(std::move(packed)), numpy_of<std::int32_t>(std::move(bit_indptr)),
-                        numpy_of<std::int32_t>(std::move(byte_indptr)));
+  return nb::module_::import_("kvstore.paging")
+      .attr("PackedMasks")(numpy_of<std::uint8_t>(std::move(packed)), numpy_of<std::int32_t>(std::move(bit_indptr)),
+                           numpy_of<std::int32_t>(std::move(byte_indptr)));
 }
 
 }  // namespace
 
 void bind_masks(nb::module_& module) {
   using namespace nb::literals;
-  module.def("pack_masks", &packed_masks_of, "query_counts"_a, "kv_counts"_a, "mask"_a.none());
+  module.def("pack_masks", &packed_masks_of, "query_counts"_a, "kv_counts"_a, "mask"_a = nb::none());
 }
 
 }  // namespace kv::python

@@ -85,7 +85,11 @@ struct Pool {
 /// The sequences of one cache group. Python keeps the pool alive as long as this.
 class Sequences {
  public:
-  Sequences(Pool& pool, const GroupConfig& group, std::uint32_t number) : cache_(pool.pages, group), number_(number) {}
+  Sequences(Pool& pool, const GroupConfig& group, std::uint32_t number)
+      : pool_(pool), block_size_(group.block_size), number_(number), cache_(pool.pages, group) {}
+
+  Pool& pool() const { return pool_; }
+  std::size_t block_size() const { return block_size_; }
 
   std::pair<nb::object, std::size_t> find(nb::handle hashes, std::size_t token_count) const {
     const CachedPrefix prefix = cache_.find(names_from(hashes, number_, "hashes"), token_count);
@@ -132,8 +136,10 @@ class Sequences {
     return SequenceId{sequence};
   }
 
-  PagedCache cache_;
+  Pool& pool_;
+  std::size_t block_size_;
   std::uint32_t number_;
+  PagedCache cache_;
 };
 
 /// A batch in the planners' form: the tree borrows the blocks, so both live together.
@@ -224,6 +230,12 @@ std::unique_ptr<PlannedBatch> plan_requests(const nb::sequence& hashes, nb::hand
   return planned;
 }
 
+/// One of the named tuples of kvstore/paging.py.
+template <class... Fields>
+nb::object named_tuple(const char* name, Fields&&... fields) {
+  return nb::module_::import_("kvstore.paging").attr(name)(std::forward<Fields>(fields)...);
+}
+
 nb::object order_of(const SharedPrefixTree& tree) {
   return numpy_of<std::int64_t>(std::vector<std::int64_t>(tree.order.begin(), tree.order.end()));
 }
@@ -236,50 +248,45 @@ nb::object run_fields(const std::vector<SharedRun>& runs, std::size_t SharedRun:
   return numpy_of<std::int64_t>(std::move(numbers));
 }
 
-nb::tuple shared_prefixes_of(const nb::sequence& hashes, nb::handle token_counts, std::size_t block_size,
-                             nb::handle query_counts, std::size_t sequence_count_min) {
+nb::object shared_prefixes_of(const nb::sequence& hashes, nb::handle token_counts, std::size_t block_size,
+                              nb::handle query_counts, std::size_t sequence_count_min) {
   const auto batch = plan_requests(hashes, token_counts, block_size, query_counts, sequence_count_min);
   const SharedPrefixTree& tree = *batch->tree;
   const auto field = [&](std::size_t SharedRun::*each) { return run_fields(tree.runs, each); };
-  return nb::make_tuple(
-      order_of(tree),
-      nb::make_tuple(field(&SharedRun::level), field(&SharedRun::sequence_begin), field(&SharedRun::sequence_end),
-                     field(&SharedRun::block_begin), field(&SharedRun::block_end)),
-      numpy_of<std::int64_t>(std::vector<std::int64_t>(tree.tail_begin.begin(), tree.tail_begin.end())));
+  const nb::object runs =
+      named_tuple("SharedRuns", field(&SharedRun::level), field(&SharedRun::sequence_begin),
+                  field(&SharedRun::sequence_end), field(&SharedRun::block_begin), field(&SharedRun::block_end));
+  return named_tuple("SharedPrefixes", order_of(tree), runs,
+                     numpy_of<std::int64_t>(std::vector<std::int64_t>(tree.tail_begin.begin(), tree.tail_begin.end())));
 }
 
-nb::tuple cascade_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
-                     std::size_t block_size, nb::handle query_counts, std::size_t sequence_count_min,
-                     std::optional<std::size_t> level_count_max) {
+nb::object cascade_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
+                      std::size_t block_size, nb::handle query_counts, std::size_t sequence_count_min,
+                      std::optional<std::size_t> level_count_max) {
   if (level_count_max == std::size_t{0}) throw bad_request("level_count_max: 0, not 1 or more");
   const auto batch = plan_batch(page_tables, hashes, token_counts, block_size, query_counts, sequence_count_min);
   auto plan = value_of(plan_cascade(*batch->tree, level_count_max.value_or(SIZE_MAX)));
   nb::list levels;
   for (CascadeLevel& level : plan.levels) {
-    levels.append(nb::make_tuple(numpy_of<std::int32_t>(std::move(level.query_indptr)),
-                                 numpy_of<std::int32_t>(std::move(level.page_indptr)),
-                                 numpy_of<std::int32_t>(std::move(level.page_indices)),
-                                 numpy_of<std::int32_t>(std::move(level.last_page_tokens))));
+    levels.append(named_tuple("CascadeLevel", numpy_of<std::int32_t>(std::move(level.query_indptr)),
+                              numpy_of<std::int32_t>(std::move(level.page_indptr)),
+                              numpy_of<std::int32_t>(std::move(level.page_indices)),
+                              numpy_of<std::int32_t>(std::move(level.last_page_tokens))));
   }
-  return nb::make_tuple(order_of(*batch->tree), levels);
+  return named_tuple("CascadePlan", order_of(*batch->tree), levels);
 }
 
-nb::dict chunks_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
-                   std::size_t block_size, std::size_t sharing_threshold) {
+nb::object chunks_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
+                     std::size_t block_size, std::size_t sharing_threshold) {
   const auto batch = plan_batch(page_tables, hashes, token_counts, block_size, nb::none(), 2);
   auto plan = value_of(plan_chunks(*batch->tree, sharing_threshold));
-  nb::dict entry;
-  entry["order"] = order_of(*batch->tree);
-  entry["pages"] = pages_array(plan.pages);
-  entry["token_counts"] = numpy_of<std::int32_t>(std::move(plan.token_counts));
-  entry["begins"] = numpy_of<std::int32_t>(std::move(plan.begins));
-  entry["ends"] = numpy_of<std::int32_t>(std::move(plan.ends));
-  entry["offsets"] = numpy_of<std::int32_t>(std::move(plan.offsets));
-  entry["partial_row_count"] = plan.partial_row_count;
   const std::size_t rows = plan.sequence_tokens.size();
-  entry["sequence_chunks"] = numpy_of<std::int32_t>(std::move(plan.sequence_chunks), {rows, plan.chunk_count_max});
-  entry["sequence_tokens"] = numpy_of<std::int32_t>(std::move(plan.sequence_tokens));
-  return entry;
+  return named_tuple("ChunkPlan", order_of(*batch->tree), pages_array(plan.pages),
+                     numpy_of<std::int32_t>(std::move(plan.token_counts)),
+                     numpy_of<std::int32_t>(std::move(plan.begins)), numpy_of<std::int32_t>(std::move(plan.ends)),
+                     numpy_of<std::int32_t>(std::move(plan.offsets)), plan.partial_row_count,
+                     numpy_of<std::int32_t>(std::move(plan.sequence_chunks), {rows, plan.chunk_count_max}),
+                     numpy_of<std::int32_t>(std::move(plan.sequence_tokens)));
 }
 
 void bind_pool(nb::module_& module) {
@@ -292,37 +299,50 @@ void bind_pool(nb::module_& module) {
             new (self) Pool(page_count);
             self->keeps_removed = keeps_removed;
           },
-          "page_count"_a, "keeps_removed"_a)
+          "page_count"_a, nb::kw_only(), "keep_removed"_a = false)
       .def_prop_ro("page_count", [](const Pool& pool) { return pool.pages.page_count(); })
       .def_prop_ro("free_count", [](const Pool& pool) { return pool.pages.free_count(); })
-      .def("user_count", [](const Pool& pool, std::int64_t page) { return pool.pages.user_count(pool.page(page)); })
-      .def("take", [](Pool& pool, std::size_t count) { return pages_array(value_of(pool.pages.take(count))); })
-      .def("release", [](Pool& pool, nb::handle pages) { pool.pages.release(pool.used_pages(pages)); })
-      .def("touch",
-           [](Pool& pool, nb::handle pages) {
-             const Numbers<std::int64_t> numbers(pages, "pages");
-             std::vector<PageId> made;
-             for (const std::int64_t number : numbers.values()) made.push_back(pool.page(number));
-             pool.pages.touch(made);
-           })
-      .def("find",
-           [](const Pool& pool, nb::handle hash, std::uint32_t group) -> std::optional<std::int32_t> {
-             const auto page = pool.pages.find(name_from(hash, group));
-             if (!page) return std::nullopt;
-             return static_cast<std::int32_t>(*page);
-           })
-      .def("set_name",
-           [](Pool& pool, std::int64_t page, nb::handle hash, std::uint32_t group) {
-             const PageId id = pool.page(page);
-             if (pool.pages.user_count(id) == 0 || pool.pages.name(id) != nullptr)
-               throw bad_request("page: unused, or it has a name");
-             pool.pages.set_name(id, name_from(hash, group));
-           })
-      .def("forget_name",
-           [](Pool& pool, std::int64_t page) {
-             const PageId id = pool.page(page);
-             if (pool.pages.name(id) != nullptr) pool.pages.forget_name(id);
-           })
+      .def(
+          "user_count", [](const Pool& pool, std::int64_t page) { return pool.pages.user_count(pool.page(page)); },
+          "page"_a)
+      .def(
+          "take", [](Pool& pool, std::size_t count) { return pages_array(value_of(pool.pages.take(count))); },
+          "count"_a)
+      .def(
+          "release", [](Pool& pool, nb::handle pages) { pool.pages.release(pool.used_pages(pages)); }, "pages"_a)
+      .def(
+          "touch",
+          [](Pool& pool, nb::handle pages) {
+            const Numbers<std::int64_t> numbers(pages, "pages");
+            std::vector<PageId> made;
+            for (const std::int64_t number : numbers.values()) made.push_back(pool.page(number));
+            pool.pages.touch(made);
+          },
+          "pages"_a)
+      .def(
+          "find",
+          [](const Pool& pool, nb::handle hash, std::uint32_t group) -> std::optional<std::int32_t> {
+            const auto page = pool.pages.find(name_from(hash, group));
+            if (!page) return std::nullopt;
+            return static_cast<std::int32_t>(*page);
+          },
+          "block"_a, "group"_a = 0)
+      .def(
+          "set_name",
+          [](Pool& pool, std::int64_t page, nb::handle hash, std::uint32_t group) {
+            const PageId id = pool.page(page);
+            if (pool.pages.user_count(id) == 0 || pool.pages.name(id) != nullptr)
+              throw bad_request("page: unused, or it has a name");
+            pool.pages.set_name(id, name_from(hash, group));
+          },
+          "page"_a, "block"_a, "group"_a = 0)
+      .def(
+          "forget_name",
+          [](Pool& pool, std::int64_t page) {
+            const PageId id = pool.page(page);
+            if (pool.pages.name(id) != nullptr) pool.pages.forget_name(id);
+          },
+          "page"_a)
       .def("forget_all_names", [](Pool& pool) { return pool.pages.forget_all_names(); })
       .def_prop_ro("free_pages", [](const Pool& pool) { return pages_array(pool.pages.free_pages()); })
       .def("take_removed", [](Pool& pool) {
@@ -344,18 +364,21 @@ void bind_sequences(nb::module_& module) {
             if (block_size < 1 || block_size > 65536) throw bad_request("block_size: not in [1, 65536]");
             new (self) Sequences(pool, {block_size, window_tokens, drops_last_block}, group);
           },
-          "pool"_a, "block_size"_a, "window_tokens"_a, "drops_last_block"_a, "group"_a, nb::keep_alive<1, 2>())
-      .def("find", &Sequences::find)
-      .def("pages_needed", &Sequences::pages_needed)
+          "pool"_a, "block_size"_a, nb::kw_only(), "window_tokens"_a = 0, "drop_last_block"_a = false, "group"_a = 0,
+          nb::keep_alive<1, 2>())
+      .def_prop_ro("pool", &Sequences::pool, nb::rv_policy::reference)
+      .def_prop_ro("block_size", &Sequences::block_size)
+      .def("find", &Sequences::find, "hashes"_a, "token_count"_a)
+      .def("pages_needed", &Sequences::pages_needed, "hashes"_a, "token_count"_a)
       .def("open", &Sequences::open, "hashes"_a.none(), "token_count"_a)
-      .def("append", &Sequences::append)
-      .def("fork", &Sequences::fork)
-      .def("crop", &Sequences::crop)
-      .def("close", &Sequences::close)
-      .def("name_blocks", &Sequences::name_blocks)
-      .def("token_count", &Sequences::token_count)
-      .def("page_table", &Sequences::page_table)
-      .def("slot_mapping", &Sequences::slot_mapping, "sequence"_a, "begin"_a, "end"_a.none())
+      .def("append", &Sequences::append, "sequence"_a, "token_count"_a)
+      .def("fork", &Sequences::fork, "sequence"_a)
+      .def("crop", &Sequences::crop, "sequence"_a, "token_count"_a)
+      .def("close", &Sequences::close, "sequence"_a)
+      .def("name_blocks", &Sequences::name_blocks, "sequence"_a, "hashes"_a)
+      .def("token_count", &Sequences::token_count, "sequence"_a)
+      .def("page_table", &Sequences::page_table, "sequence"_a)
+      .def("slot_mapping", &Sequences::slot_mapping, "sequence"_a, "begin"_a = 0, "end"_a = nb::none())
       .def_prop_ro("sequence_count", &Sequences::sequence_count);
 }
 
@@ -365,12 +388,12 @@ void bind_paging(nb::module_& module) {
   using namespace nb::literals;
   bind_pool(module);
   bind_sequences(module);
-  module.def("plan_shared_prefixes", &shared_prefixes_of, "hashes"_a, "token_counts"_a.none(), "block_size"_a,
-             "query_counts"_a.none(), "sequence_count_min"_a);
-  module.def("plan_cascade", &cascade_of, "page_tables"_a, "hashes"_a, "token_counts"_a, "block_size"_a,
-             "query_counts"_a.none(), "sequence_count_min"_a, "level_count_max"_a.none());
-  module.def("plan_chunks", &chunks_of, "page_tables"_a, "hashes"_a, "token_counts"_a, "block_size"_a,
-             "sharing_threshold"_a);
+  module.def("plan_shared_prefixes", &shared_prefixes_of, "hashes"_a, nb::kw_only(), "token_counts"_a = nb::none(),
+             "block_size"_a, "query_counts"_a = nb::none(), "sequence_count_min"_a = 2);
+  module.def("plan_cascade", &cascade_of, "page_tables"_a, "hashes"_a, "token_counts"_a, nb::kw_only(), "block_size"_a,
+             "query_counts"_a = nb::none(), "sequence_count_min"_a = 2, "level_count_max"_a = nb::none());
+  module.def("plan_chunks", &chunks_of, "page_tables"_a, "hashes"_a, "token_counts"_a, nb::kw_only(), "block_size"_a,
+             "sharing_threshold"_a = 1);
 }
 
 }  // namespace kv::python

@@ -1,5 +1,6 @@
 // Pruned caches: which tokens each head keeps, and writing them (gpu/compress.h). Users see kvstore/pruning.py.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
@@ -38,10 +39,6 @@ KeepMode keep_mode_from(const std::string& name) {
     if (name == known) return mode;
   }
   throw bad_request("mode: '" + name + "' is none of last, mean, drop (KVHEAD, KVHEAD_ROPE, OMNI)");
-}
-
-std::string entry_text(const char* name, std::size_t index, std::int64_t value) {
-  return std::string(name) + "[" + std::to_string(index) + "]: " + std::to_string(value);
 }
 
 constexpr std::int64_t kKeptRowsMax = std::int64_t{1} << 31, kFirstSlotMax = std::int64_t{1} << 62;
@@ -85,10 +82,24 @@ void check_keep_request(const KeepRequest& request) {
   }
 }
 
-KeptRows plan_kept_rows(const std::string& mode, std::int64_t head_count, nb::handle seq_lens, nb::handle windows,
-                        nb::handle first_slots, nb::handle offsets) {
-  const Numbers<std::int32_t> lengths(seq_lens, "seq_lens"), sizes(windows, "windows"), begins(offsets, "offsets");
-  const Numbers<std::int64_t> slots(first_slots, "first_slots");
+/// [batch, heads] as [batch * heads], which others are already.
+nb::object by_row(const char* name, const nb::object& given, std::size_t batch, std::int64_t heads) {
+  const nb::object shape = nb::getattr(given, "shape", nb::make_tuple());
+  if (nb::len(shape) != 2) return given;
+  const auto [rows, columns] = nb::cast<std::pair<std::size_t, std::int64_t>>(shape);
+  if (rows != batch || columns != heads)
+    throw bad_request(std::string(name) + ": of shape [" + std::to_string(rows) + ", " + std::to_string(columns) +
+                      "], not [" + std::to_string(batch) + ", " + std::to_string(heads) + "] as sequences and heads");
+  return given.attr("reshape")(-1);
+}
+
+KeptRows plan_kept_rows(const std::string& mode, std::int64_t head_count, nb::handle seq_lens,
+                        const nb::object& windows, const nb::object& first_slots, const nb::object& offsets) {
+  const Numbers<std::int32_t> lengths(seq_lens, "seq_lens");
+  const std::size_t batch = lengths.values().size();
+  const Numbers<std::int32_t> sizes(by_row("windows", windows, batch, head_count), "windows");
+  const Numbers<std::int32_t> begins(by_row("offsets", offsets, batch, head_count), "offsets");
+  const Numbers<std::int64_t> slots(by_row("first_slots", first_slots, batch, head_count), "first_slots");
   const KeepRequest request = {.mode = keep_mode_from(mode),
                                .head_count = head_count,
                                .seq_lens = lengths.values(),
@@ -184,7 +195,8 @@ void check_kept_rows(std::span<const KeepRow> rows, const PermutePlan& plan) {
 }
 
 nb::object scatter_kept_rows(const nb::object& cache, const nb::object& rows, const nb::object& source,
-                             const Where& where) {
+                             nb::handle stream, int grid_max) {
+  const Where where(stream, grid_max);
   const Cache& to = nb::cast<const Cache&>(cache);
   const Cache& from = nb::cast<const Cache&>(source);
   const std::span<const KeepRow> kept = nb::cast<const KeptRows&>(rows).rows;
@@ -218,15 +230,18 @@ nb::object field_of(nb::handle self, Field KeepRow::*field) {
 void bind_pruning(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<KeptRows>(module, "KeptRows")
-      .def_static("of", &kept_rows_of, "slots"_a, "tokens"_a, "heads"_a, "token_counts"_a.none())
+      .def_static("of", &kept_rows_of, "slots"_a, "tokens"_a, "heads"_a, "token_counts"_a = nb::none())
+      .def("__repr__",
+           [](const KeptRows& self) { return "<kvstore.KeptRows of " + std::to_string(self.rows.size()) + " rows>"; })
       .def("__len__", [](const KeptRows& self) { return self.rows.size(); })
       .def_prop_ro("slots", [](nb::handle self) { return field_of(self, &KeepRow::slot); })
       .def_prop_ro("tokens", [](nb::handle self) { return field_of(self, &KeepRow::token); })
       .def_prop_ro("heads", [](nb::handle self) { return field_of(self, &KeepRow::head); })
       .def_prop_ro("token_counts", [](nb::handle self) { return field_of(self, &KeepRow::token_count); });
-  module.def("plan_keep_rows", &plan_kept_rows, "mode"_a, "head_count"_a, "seq_lens"_a, "windows"_a, "first_slots"_a,
-             "offsets"_a.none());
-  module.def("scatter_kept", &scatter_kept_rows, "cache"_a, "rows"_a, "source"_a, "where"_a);
+  module.def("plan_keep_rows", &plan_kept_rows, "mode"_a, nb::kw_only(), "head_count"_a, "seq_lens"_a, "windows"_a,
+             "first_slots"_a, "offsets"_a = nb::none());
+  module.def("scatter_kept", &scatter_kept_rows, "cache"_a, "rows"_a, "source"_a, nb::kw_only(),
+             "stream"_a = nb::none(), "grid_max"_a = 0);
 }
 
 }  // namespace kv::python

@@ -21,10 +21,6 @@
 namespace kv::python {
 namespace {
 
-std::string number_text(const char* name, std::size_t index, std::int64_t value) {
-  return std::string(name) + "[" + std::to_string(index) + "]: " + std::to_string(value);
-}
-
 /// Throws unless `indptr` starts at 0 or above, never falls, and has an entry more than `count`.
 void check_indptr(const char* name, std::span<const std::int32_t> indptr, std::size_t count, const char* of) {
   if (indptr.size() != count + 1)
@@ -33,14 +29,17 @@ void check_indptr(const char* name, std::span<const std::int32_t> indptr, std::s
   std::int32_t before = 0;
   for (std::size_t i = 0; i < indptr.size(); before = indptr[i++]) {
     if (indptr[i] < before)
-      throw bad_request(number_text(name, i, indptr[i]) + " is below " +
+      throw bad_request(entry_text(name, i, indptr[i]) + " is below " +
                         (i == 0 ? "0" : "the entry before, " + std::to_string(before)));
   }
 }
 
-nb::object slots_of_table(nb::handle table, std::int64_t width, std::int64_t block_tokens, nb::handle starts,
-                          nb::handle lengths, bool drops_missing) {
-  const Numbers<std::int32_t> ids(table, "table");
+nb::object slots_of_table(nb::handle table, nb::handle lengths, std::int64_t block_tokens, nb::handle starts,
+                          bool drops_missing) {
+  using namespace nb::literals;
+  const Array ids(nb::module_::import_("numpy").attr("ascontiguousarray")(table, "dtype"_a = "int32"), "table",
+                  /*is_written=*/false);
+  if (ids.dimensions() != 2) throw bad_request("table: has " + std::to_string(ids.dimensions()) + " axes, not 2");
   const Numbers<std::int64_t> begins(starts, "starts"), counts(lengths, "lengths");
   std::int64_t total = 0;
   for (const std::int64_t length : counts.values()) {
@@ -49,8 +48,9 @@ nb::object slots_of_table(nb::handle table, std::int64_t width, std::int64_t blo
     if (total > (std::int64_t{1} << 31)) throw bad_request("lengths: over 2^31 rows");
   }
   std::vector<std::int64_t> slots(static_cast<std::size_t>(total));
-  const auto rows = plan_table_rows(slots, {ids.values(), width}, block_tokens, begins.values(), counts.values(),
-                                    drops_missing ? MissingBlock::kDropRow : MissingBlock::kKeepRow);
+  const auto rows =
+      plan_table_rows(slots, {integers_of<std::int32_t>(ids), ids.shape()[1]}, block_tokens, begins.values(),
+                      counts.values(), drops_missing ? MissingBlock::kDropRow : MissingBlock::kKeepRow);
   if (!rows) throw bad_request("table: a token beyond it, or lengths of unequal counts");
   slots.resize(static_cast<std::size_t>(*rows));
   return numpy_of<std::int64_t>(std::move(slots));
@@ -64,11 +64,11 @@ StatusError entry_flaw(const PageTableCsr& table, std::int64_t page_tokens, std:
     if (batch_indices[e] < 0) continue;
     const auto request = static_cast<std::size_t>(batch_indices[e]);
     if (request >= requests)
-      return bad_request(number_text("batch_indices", e, batch_indices[e]) + " is not below " +
+      return bad_request(entry_text("batch_indices", e, batch_indices[e]) + " is not below " +
                          std::to_string(requests) + ", the requests of indptr");
     const std::int64_t tokens = (std::int64_t{table.indptr[request + 1]} - table.indptr[request]) * page_tokens;
     if (positions[e] < 0 || positions[e] >= tokens)
-      return bad_request(number_text("positions", e, positions[e]) + " is not in [0, " + std::to_string(tokens) +
+      return bad_request(entry_text("positions", e, positions[e]) + " is not in [0, " + std::to_string(tokens) +
                          "), the tokens of request " + std::to_string(request) + "'s pages");
   }
   return failure_of(make_error_code(Errc::kBadRequest));
@@ -106,7 +106,7 @@ nb::tuple positions_of_appended(nb::handle append_indptr, nb::handle seq_lens, s
                       ", 2^31 - 1], from append_indptr's end on");
   for (std::size_t b = 0; b < lengths.values().size(); ++b) {
     if (indptr[b + 1] - indptr[b] > lengths.values()[b])
-      throw bad_request(number_text("seq_lens", b, lengths.values()[b]) + " is less than the " +
+      throw bad_request(entry_text("seq_lens", b, lengths.values()[b]) + " is less than the " +
                         std::to_string(indptr[b + 1] - indptr[b]) + " tokens that its request appends");
   }
   std::vector<std::int32_t> requests(static_cast<std::size_t>(rows)), positions(static_cast<std::size_t>(rows));
@@ -120,10 +120,10 @@ nb::tuple positions_of_appended(nb::handle append_indptr, nb::handle seq_lens, s
 
 void bind_rows(nb::module_& module) {
   using namespace nb::literals;
-  module.def("table_slots", &slots_of_table, "table"_a, "width"_a, "block_tokens"_a, "starts"_a.none(), "lengths"_a,
-             "drops_missing"_a);
+  module.def("table_slots", &slots_of_table, "table"_a, "lengths"_a, nb::kw_only(), "block_tokens"_a,
+             "starts"_a = nb::none(), "drop_missing"_a = false);
   module.def("slots_of_csr", &slots_of_csr, "indptr"_a, "indices"_a, "page_tokens"_a, "batch_indices"_a, "positions"_a);
-  module.def("append_positions", &positions_of_appended, "append_indptr"_a, "seq_lens"_a, "row_count"_a.none());
+  module.def("append_positions", &positions_of_appended, "append_indptr"_a, "seq_lens"_a, "row_count"_a = nb::none());
 }
 
 }  // namespace kv::python

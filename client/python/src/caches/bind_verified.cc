@@ -29,9 +29,9 @@ namespace {
 class VerifiedCall {
  public:
   VerifiedCall(const Cache& blocks, const char* name, const Cache& cache, nb::handle slots, nb::handle block_ids,
-               std::optional<std::int64_t> count, nb::handle seeds, const nb::dict& options)
+               std::optional<std::int64_t> count, nb::handle seeds, nb::handle move)
       : rows(slots, block_ids, cache.bound().layout.block_tokens, count),
-        moves(moves_from(options)),
+        moves(moves_from(move)),
         seeds_(seeds, "seeds") {
     const Layout& layout = blocks.bound().layout;
     const std::int64_t block_bytes = dense_block_bytes(layout);
@@ -83,12 +83,13 @@ class VerifiedCall {
   Numbers<std::uint64_t> seeds_;
 };
 
-nb::object gather_summed(const nb::object& target, const nb::object& cache, nb::handle slots, nb::handle blocks,
-                         std::optional<std::int64_t> count, nb::handle seeds, const nb::object& sums,
-                         const nb::dict& options, const Where& where) {
+nb::object gather_summed(const nb::object& target, const nb::object& cache, nb::handle seeds, const nb::object& sums,
+                         nb::handle slots, nb::handle blocks, std::optional<std::int64_t> count, nb::handle move,
+                         nb::handle stream, int grid_max) {
+  const Where where(stream, grid_max);
   const Cache& to = nb::cast<const Cache&>(target);
   const Cache& from = nb::cast<const Cache&>(cache);
-  const VerifiedCall call(to, "target", from, slots, blocks, count, seeds, options);
+  const VerifiedCall call(to, "target", from, slots, blocks, count, seeds, move);
   const bool is_device = is_for_device(where, to, "target", from, "cache");
   Holds holds;
   const auto made = call.array<std::uint64_t>(holds, sums, "checksums", call.block_count * call.stripes,
@@ -101,7 +102,7 @@ nb::object gather_summed(const nb::object& target, const nb::object& cache, nb::
                             &checksums));
   }
   const BoundLayout& written = to.writable("target");
-  const Rows rows = call.rows.on_host();
+  const Rows rows = call.rows.ids().on_host(call.rows.block_tokens());
   const Operation& operation = call.moves->operation;
   const auto done = run_without_gil(
       [&] { return gather_with_checksums(written, from.bound(), rows, call.seeds(), made, operation); });
@@ -109,12 +110,13 @@ nb::object gather_summed(const nb::object& target, const nb::object& cache, nb::
   return nb::none();
 }
 
-nb::object scatter_checked(const nb::object& cache, const nb::object& source, nb::handle slots, nb::handle blocks,
-                           std::optional<std::int64_t> count, nb::handle seeds, const nb::object& sums,
-                           const nb::object& verdicts, const nb::dict& options, const Where& where) {
+nb::object scatter_checked(const nb::object& cache, const nb::object& source, nb::handle seeds, const nb::object& sums,
+                           const nb::object& verdicts, nb::handle slots, nb::handle blocks,
+                           std::optional<std::int64_t> count, nb::handle move, nb::handle stream, int grid_max) {
+  const Where where(stream, grid_max);
   const Cache& to = nb::cast<const Cache&>(cache);
   const Cache& from = nb::cast<const Cache&>(source);
-  const VerifiedCall call(from, "source", to, slots, blocks, count, seeds, options);
+  const VerifiedCall call(from, "source", to, slots, blocks, count, seeds, move);
   const bool is_device = is_for_device(where, to, "cache", from, "source");
   Holds holds;
   const std::span<const std::uint64_t> expected = call.array<std::uint64_t>(
@@ -129,7 +131,7 @@ nb::object scatter_checked(const nb::object& cache, const nb::object& source, nb
                             {cache, source, nb::borrow(slots), nb::borrow(blocks), verdicts}, &checksums));
   }
   const BoundLayout& target = to.writable("cache");
-  const Rows rows = call.rows.on_host();
+  const Rows rows = call.rows.ids().on_host(call.rows.block_tokens());
   const Operation& operation = call.moves->operation;
   const auto done =
       run_without_gil([&] { return scatter_verified(target, rows, from.bound(), call.seeds(), expected, operation); });
@@ -143,10 +145,12 @@ nb::object scatter_checked(const nb::object& cache, const nb::object& source, nb
 
 void bind_verified(nb::module_& module) {
   using namespace nb::literals;
-  module.def("gather_with_checksums", &gather_summed, "target"_a, "cache"_a, "slots"_a.none(), "blocks"_a.none(),
-             "count"_a.none(), "seeds"_a, "checksums"_a, "options"_a, "where"_a);
-  module.def("scatter_verified", &scatter_checked, "cache"_a, "source"_a, "slots"_a.none(), "blocks"_a.none(),
-             "count"_a.none(), "seeds"_a, "checksums"_a, "verdicts"_a, "options"_a, "where"_a);
+  module.def("gather_with_checksums", &gather_summed, "target"_a, "cache"_a, nb::kw_only(), "seeds"_a, "checksums"_a,
+             "slots"_a = nb::none(), "blocks"_a = nb::none(), "count"_a = nb::none(), "move"_a = nb::none(),
+             "stream"_a = nb::none(), "grid_max"_a = 0);
+  module.def("scatter_verified", &scatter_checked, "cache"_a, "source"_a, nb::kw_only(), "seeds"_a, "checksums"_a,
+             "verdicts"_a, "slots"_a = nb::none(), "blocks"_a = nb::none(), "count"_a = nb::none(),
+             "move"_a = nb::none(), "stream"_a = nb::none(), "grid_max"_a = 0);
 }
 
 }  // namespace kv::python

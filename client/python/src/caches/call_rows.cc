@@ -49,6 +49,11 @@ Rows Ids::rows(const void* ids, std::int64_t block_tokens) const {
   return block_tokens > 0 ? Rows::blocks(wide, block_tokens) : Rows::slots(wide);
 }
 
+Rows Ids::on_host(std::int64_t block_tokens) const {
+  if (is_on_device()) throw bad_request(name_ + ": on a CUDA device, and the caches are the host's");
+  return rows(values().data(), block_tokens);
+}
+
 NamedRows::NamedRows(nb::handle slots, nb::handle blocks, std::int64_t block_tokens,
                      std::optional<std::int64_t> row_count)
     : slots_(slots, "slots"), blocks_(blocks, "blocks") {
@@ -66,11 +71,6 @@ NamedRows::NamedRows(nb::handle slots, nb::handle blocks, std::int64_t block_tok
   if (*row_count < 0 || (ids().is_given() && *row_count > count_))
     throw bad_request("count: more rows than were named");
   count_ = *row_count;
-}
-
-Rows NamedRows::on_host() const {
-  if (ids().is_on_device()) throw bad_request(ids().name() + ": on a CUDA device, and the caches are the host's");
-  return ids().rows(ids().values().data(), block_tokens_);
 }
 
 }  // namespace kv::python

@@ -29,6 +29,7 @@ class Ids {
 
   /// Rows for the numbers at `ids`: the same array or a copy. block_tokens 0: they are slots.
   Rows rows(const void* ids, std::int64_t block_tokens) const;
+  Rows on_host(std::int64_t block_tokens) const;  ///< Throws if they lie on a device.
   const void* address() const { return on_device_->data(); }
 
  private:
@@ -47,7 +48,6 @@ class NamedRows {
   const Ids& ids() const { return slots_.is_given() ? slots_ : blocks_; }
   std::int64_t block_tokens() const { return block_tokens_; }  ///< 0: slots, or the first rows.
   std::int64_t count() const { return count_; }
-  Rows on_host() const;
 
  private:
   Ids slots_, blocks_;

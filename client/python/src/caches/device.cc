@@ -75,6 +75,16 @@ std::string why_no_cuda() {
   return {};
 }
 
+void* stream_from(nb::handle stream) {
+  if (nb::isinstance<DeviceStream>(stream)) return nb::cast<const DeviceStream&>(stream).handle();
+  const nb::object handle = nb::getattr(stream, "cuda_stream", stream);
+  std::uintptr_t number = 0;
+  if (PyBool_Check(handle.ptr()) || !PyLong_Check(handle.ptr()) || !nb::try_cast(handle, number))
+    throw bad_request("stream: " + std::string(nb::repr(stream).c_str()) +
+                      " is no stream, has no cuda_stream and is no number");
+  return reinterpret_cast<void*>(number);
+}
+
 void check_cuda(const Result<void>& done, const char* what) {
   if (done) return;
   if (is_invalid_handle(done.error())) {
@@ -88,7 +98,7 @@ std::shared_ptr<DeviceEvent> DeviceEvent::record(std::shared_ptr<const CudaModul
   check_cuda(on_device.status, "device");
   const auto event = module->create_event();
   if (!event) throw failure_of(event.error());
-  const std::shared_ptr<DeviceEvent> made(new DeviceEvent(module, device, *event));
+  const std::shared_ptr<DeviceEvent> made(new DeviceEvent(module, *event));
   check_cuda(module->record(*event, stream), "stream");
   return made;
 }

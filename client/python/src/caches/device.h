@@ -22,6 +22,8 @@ namespace nb = nanobind;
 std::shared_ptr<const CudaModule> cuda();
 /// Why there is no module; empty if there is one.
 std::string why_no_cuda();
+/// The cudaStream_t of a DeviceStream, of an object with `cuda_stream`, or of a number. Throws for others.
+void* stream_from(nb::handle stream);
 /// Throws the error of a call into the module, naming `what`.
 void check_cuda(const Result<void>& done, const char* what);
 
@@ -38,14 +40,11 @@ class DeviceEvent {
   bool has_passed_or_failed() const noexcept;      ///< A failed device uses no memory any more.
   bool wait(std::optional<double> seconds) const;  ///< Whether it has passed by then. Ctrl-C ends it.
   void hold(void* stream) const;                   ///< Later work of that stream waits for it; the caller does not.
-  int device() const { return device_; }
 
  private:
-  DeviceEvent(std::shared_ptr<const CudaModule> module, int device, void* event)
-      : module_(std::move(module)), device_(device), event_(event) {}
+  DeviceEvent(std::shared_ptr<const CudaModule> module, void* event) : module_(std::move(module)), event_(event) {}
 
   const std::shared_ptr<const CudaModule> module_;
-  const int device_;
   void* const event_;
 };
 

@@ -1,5 +1,7 @@
 #include "client/python/src/caches/device_call.h"
 
+#include <nanobind/stl/shared_ptr.h>
+
 #include <functional>
 #include <span>
 #include <string>
@@ -8,6 +10,7 @@
 #include "client/python/src/caches/moves.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/without_gil.h"
+#include "gpu/permute.h"
 #include "gpu/verified_plan.h"
 
 namespace kv::python {
@@ -85,7 +88,7 @@ std::shared_ptr<DeviceEvent> launch_and_keep(std::shared_ptr<const CudaModule> m
                                              Scratch scratch, std::vector<nb::object> holds,
                                              const std::function<Result<void>(void*, int)>& launch,
                                              const std::function<void()>& on_mismatch) {
-  void* const stream = reinterpret_cast<void*>(*where.stream);
+  void* const stream = *where.stream;
   const int grid_max = where.grid_max > 0 ? where.grid_max : CudaModule::kBlockCountMax;
   const auto launched = run_without_gil([&] { return launch(stream, grid_max); });  // a full queue makes it wait
   if (!launched && launched.error() == Errc::kMismatch) on_mismatch();
@@ -145,6 +148,18 @@ std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const S
   };
   const auto on_mismatch = [&] { check_moved(Errc::kMismatch, target.layout, source.layout, enqueued); };
   return launch_and_keep(module, device, where, std::move(scratch), std::move(holds), launch, on_mismatch);
+}
+
+nb::object move_rows(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
+                     const Operation& operation, std::vector<nb::object> holds) {
+  if (is_for_device(where, to.cache, to.name, from.cache, from.name))
+    return nb::cast(enqueue(where, to, from, row_count, operation, std::move(holds)));
+  const BoundLayout& target = to.cache.writable(to.name);
+  const BoundLayout& source = from.cache.bound();
+  const Rows to_rows = to.ids.on_host(to.block_tokens), from_rows = from.ids.on_host(from.block_tokens);
+  const auto moved = run_without_gil([&] { return permute(target, to_rows, source, from_rows, row_count, operation); });
+  check_moved(moved, target.layout, source.layout, operation);
+  return nb::none();
 }
 
 std::shared_ptr<DeviceEvent> enqueue_kept(const Where& where, const Cache& cache, std::span<const KeepRow> rows,

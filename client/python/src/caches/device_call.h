@@ -18,10 +18,13 @@
 
 namespace kv::python {
 
-/// Where a call runs, by its `stream` and `grid_max`.
+/// Where a call runs.
 struct Where {
-  std::optional<std::uintptr_t> stream;  ///< A cudaStream_t; 0 is the default one. Unset: on the host.
-  int grid_max = 0;                      ///< CUDA blocks of a launch; 0: as many as help.
+  Where(nb::handle given, int most) : grid_max(most) {
+    if (!given.is_none()) stream = stream_from(given);
+  }
+  std::optional<void*> stream;  ///< A cudaStream_t; null is the default one. Unset: on the host.
+  int grid_max;                 ///< CUDA blocks of a launch; 0: as many as help.
 };
 
 /// One side of a call. `ids`: its rows; if not given, the first ones.
@@ -50,7 +53,11 @@ std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const S
                                      const Operation& operation, std::vector<nb::object> holds,
                                      const Checksums* checksums = nullptr);
 
-/// The same for the rows of a pruned cache. They are the host's, in range, and copied.
+/// Moves the rows: here and now, or on a device, and then returns its event. As enqueue().
+nb::object move_rows(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
+                     const Operation& operation, std::vector<nb::object> holds);
+
+/// The same as enqueue() for the rows of a pruned cache. They are the host's, in range, and copied.
 std::shared_ptr<DeviceEvent> enqueue_kept(const Where& where, const Cache& cache, std::span<const KeepRow> rows,
                                           const Cache& source, std::vector<nb::object> holds);
 

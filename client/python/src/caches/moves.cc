@@ -1,7 +1,7 @@
 #include "client/python/src/caches/moves.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <iterator>
@@ -19,15 +19,38 @@ namespace {
 constexpr const char* kRoleNames[kRoleCount] = {"key",       "value",       "latent",       "rope",        "index_key",
                                                 "key_scale", "value_scale", "latent_scale", "index_scale", "log_count"};
 
-template <class Entry>
-Entry take(const nb::dict& options, const char* name, Entry otherwise) {
-  return options.contains(name) && !options[name].is_none() ? nb::cast<Entry>(options[name]) : otherwise;
+void set_scales(float (&scales)[kRoleCount], nb::handle by_role) {
+  for (const nb::handle item : by_role.attr("items")()) {
+    const auto& [role, scale] = nb::cast<std::pair<std::string, float>>(item);
+    scales[static_cast<int>(role_from(role))] = scale;
+  }
 }
 
-void set_scales(float (&scales)[kRoleCount], const nb::dict& options, const char* name) {
-  if (!options.contains(name) || options[name].is_none()) return;
-  for (const auto& [role, scale] : nb::cast<nb::dict>(options[name])) {
-    scales[static_cast<int>(role_from(nb::cast<std::string>(role)))] = nb::cast<float>(scale);
+void set_rotation(Moves& moves, nb::handle given) {
+  moves.operation.kind = Operation::Kind::kRotate;
+  Rotation& rotation = moves.operation.rotation;
+  const auto style = nb::cast<std::string>(given.attr("style"));
+  if (style != "neox" && style != "gptj") throw bad_request("style: '" + style + "' is neither neox nor gptj");
+  rotation.style = style == "neox" ? RopeStyle::kNeox : RopeStyle::kGptj;
+  rotation.rotary_size = nb::cast<std::int64_t>(given.attr("size"));
+  if (rotation.rotary_size < 2 || rotation.rotary_size % 2 != 0 || rotation.rotary_size > kRotarySizeMax)
+    throw bad_request("rotary_size: " + std::to_string(rotation.rotary_size) + " is not even, or not in [2, 1024]");
+  if (const nb::object frequencies = given.attr("frequencies"); !frequencies.is_none()) {
+    for (const nb::handle each : frequencies) moves.frequencies.push_back(nb::cast<double>(nb::float_(each)));
+  }
+  // From the base, as in most models. Models that scale frequencies by length give a list of their own.
+  if (moves.frequencies.empty())
+    moves.frequencies = rope_frequencies(nb::cast<double>(given.attr("base")), rotation.rotary_size);
+  if (static_cast<std::int64_t>(moves.frequencies.size()) != rotation.rotary_size / 2)
+    throw bad_request("frequencies: " + std::to_string(moves.frequencies.size()) + ", a rotation of " +
+                      std::to_string(rotation.rotary_size) + " has " + std::to_string(rotation.rotary_size / 2));
+  // Both lists belong to the Moves object, whose address does not change: hence the pointer of moves_from().
+  rotation.frequencies = moves.frequencies.data();
+  rotation.delta = nb::cast<std::int64_t>(given.attr("delta"));
+  if (const nb::object each = given.attr("deltas"); !each.is_none()) {
+    const Numbers<std::int64_t> deltas(each, "deltas");
+    moves.deltas.assign(deltas.values().begin(), deltas.values().end());
+    rotation.deltas = moves.deltas.data();
   }
 }
 
@@ -44,51 +67,32 @@ Role role_from(const std::string& name) {
 
 const char* public_name(Role role) { return kRoleNames[static_cast<int>(role)]; }
 
-std::unique_ptr<Moves> moves_from(const nb::dict& options) {
+std::unique_ptr<Moves> moves_from(nb::handle move) {
   auto moves = std::make_unique<Moves>();
   Operation& operation = moves->operation;
-  const auto kind = take<std::string>(options, "kind", "copy");
+  if (move.is_none()) return moves;
+  if (nb::hasattr(move, "deltas")) {  // a Rotation alone
+    set_rotation(*moves, move);
+    return moves;
+  }
+  const auto kind = nb::cast<std::string>(move.attr("kind"));
+  const nb::object rotation = move.attr("rotation");
+  if (!rotation.is_none() && kind != "copy" && kind != "cast")
+    throw bad_request("rotation: not together with kind '" + kind + "'");
   const std::pair<const char*, Operation::Kind> kinds[] = {{"copy", Operation::Kind::kCopy},
                                                            {"cast", Operation::Kind::kCast},
                                                            {"quantise", Operation::Kind::kQuantise},
-                                                           {"dequantise", Operation::Kind::kDequantise},
-                                                           {"rotate", Operation::Kind::kRotate}};
+                                                           {"dequantise", Operation::Kind::kDequantise}};
   const auto* const found =
       std::find_if(std::begin(kinds), std::end(kinds), [&](auto& each) { return kind == each.first; });
-  if (found == std::end(kinds))
-    throw bad_request("kind: '" + kind + "' is none of copy, cast, quantise, dequantise, rotate");
+  if (found == std::end(kinds)) throw bad_request("kind: '" + kind + "' is none of copy, cast, quantise, dequantise");
   operation.kind = found->second;
-  if (const auto roles = take<std::vector<std::string>>(options, "roles", {}); !roles.empty()) {
-    operation.roles = 0;
-    for (const std::string& role : roles) operation.roles |= role_bit(role_from(role));
-  }
-  set_scales(operation.from_scale, options, "from_scale");
-  set_scales(operation.to_scale, options, "to_scale");
-  operation.global_scale = take<float>(options, "global_scale", 1.0F);
-  if (operation.kind != Operation::Kind::kRotate) return moves;
-  Rotation& rotation = operation.rotation;
-  const auto style = take<std::string>(options, "style", "neox");
-  if (style != "neox" && style != "gptj") throw bad_request("style: '" + style + "' is neither neox nor gptj");
-  rotation.style = style == "neox" ? RopeStyle::kNeox : RopeStyle::kGptj;
-  rotation.rotary_size = take<std::int64_t>(options, "rotary_size", 0);
-  moves->frequencies = take<std::vector<double>>(options, "frequencies", {});
-  if (rotation.rotary_size < 2 || rotation.rotary_size % 2 != 0 || rotation.rotary_size > kRotarySizeMax)
-    throw bad_request("rotary_size: " + std::to_string(rotation.rotary_size) + " is not even, or not in [2, 1024]");
-  // From the base, as in most models. Models that scale frequencies by length give a list of their own.
-  if (moves->frequencies.empty()) {
-    moves->frequencies = rope_frequencies(take<double>(options, "base", 10000.0), rotation.rotary_size);
-  }
-  if (static_cast<std::int64_t>(moves->frequencies.size()) != rotation.rotary_size / 2)
-    throw bad_request("frequencies: " + std::to_string(moves->frequencies.size()) + ", a rotation of " +
-                      std::to_string(rotation.rotary_size) + " has " + std::to_string(rotation.rotary_size / 2));
-  // Both lists belong to the Moves object, whose address does not change: hence the returned pointer.
-  rotation.frequencies = moves->frequencies.data();
-  rotation.delta = take<std::int64_t>(options, "delta", 0);
-  if (options.contains("deltas") && !options["deltas"].is_none()) {
-    const Numbers<std::int64_t> deltas(options["deltas"], "deltas");
-    moves->deltas.assign(deltas.values().begin(), deltas.values().end());
-    rotation.deltas = moves->deltas.data();
-  }
+  RoleMask roles = 0;
+  for (const nb::handle role : move.attr("roles")) roles |= role_bit(role_from(nb::cast<std::string>(role)));
+  if (roles != 0) operation.roles = roles;
+  set_scales(operation.from_scale, move.attr("from_scale"));
+  set_scales(operation.to_scale, move.attr("to_scale"));
+  if (!rotation.is_none()) set_rotation(*moves, rotation);
   return moves;
 }
 

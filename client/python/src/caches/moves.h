@@ -20,14 +20,15 @@ namespace nb = nanobind;
 Role role_from(const std::string& name);
 const char* public_name(Role role);
 
-/// An Operation's arguments from Python, and the arrays that it borrows.
+/// An Operation from Python, and the arrays that it borrows.
 struct Moves {
   Operation operation;
   std::vector<double> frequencies;
   std::vector<std::int64_t> deltas;
 };
 
-std::unique_ptr<Moves> moves_from(const nb::dict& options);
+/// Of a Move or a Rotation of kvstore/layouts.py; None: a copy.
+std::unique_ptr<Moves> moves_from(nb::handle move);
 
 /// Throws unless there is a delta for each row, or one for all.
 void check_deltas(const Moves& moves, std::int64_t rows);

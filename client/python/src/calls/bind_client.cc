@@ -1,4 +1,5 @@
-// Client, Queue and Call as Python sees them, and questions about the nodes.
+// Client, Queue and Future as Python sees them, and questions about the nodes.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -42,11 +43,11 @@ void tell_prefill_speed(const PyClient& self, double tokens_per_second) {
       [&] { return self.core()->use([&](Client& client) { client.tell_prefill_speed(tokens_per_second); }); }));
 }
 
-void bind_queue(nb::class_<Queue>& queue) {
+void bind_queue(QueueClass& queue) {
   using namespace nb::literals;
   queue
       .def(nb::new_([](const PyClient& client, bool waits, bool is_shared) {
-             return Queue::make(client.core(), waits, is_shared);
+             return Queue::open(client.core(), waits, is_shared);
            }),
            "client"_a, "waits"_a, "is_shared"_a = false)
       .def("fileno", [](const Queue& self) { return self.native().fd(); })
@@ -57,19 +58,20 @@ void bind_queue(nb::class_<Queue>& queue) {
       .def("reap", &Queue::reap)
       .def(
           "wait",
-          [](Queue& self, const std::vector<Call>& calls, std::size_t count, double seconds) {
+          [](Queue& self, const std::vector<Future>& futures, std::size_t count, std::optional<double> timeout) {
             std::vector<std::shared_ptr<CallState>> states;
-            for (const Call& each : calls) states.push_back(each.state());
-            return self.wait(states, count, seconds);
+            for (const Future& each : futures) states.push_back(each.state());
+            return self.wait(states, count, timeout);
           },
-          "calls"_a, "count"_a, "seconds"_a);
+          "futures"_a, "count"_a, "timeout"_a.none());
 }
 
 }  // namespace
 
 void bind_client(nb::module_& module) {
   using namespace nb::literals;
-  nb::class_<PyClient> client(module, "Client");
+  bind_caller(module);
+  ClientClass client(module, "Client");
   client
       .def(
           "__init__",
@@ -109,20 +111,22 @@ void bind_client(nb::module_& module) {
       .def("numa", [](const PyClient& self) { return to_python(of_client<&Client::numa>(self)); })
       .def("metrics_text", &of_client<&Client::metrics_text>)
       .def("tell_prefill_speed", &tell_prefill_speed, "tokens_per_second"_a);
-  nb::class_<Queue> queue(module, "Queue", nb::is_weak_referenceable());
+  QueueClass queue(module, "Queue", nb::is_weak_referenceable());
   bind_queue(queue);
   bind_results(module);
   bind_miss_report(module);
-  nb::class_<Call>(module, "Call")
-      .def_prop_ro("queue", &Call::queue)
-      .def("done", &Call::has_ended)
-      .def("wait", &Call::wait, "seconds"_a)
-      .def("cancel", &Call::cancel)
-      .def("result", &Call::result, "seconds"_a)
-      .def_prop_ro("segments", &Call::segments)
-      .def("wait_segments", &Call::wait_segments, "count"_a, "seconds"_a)
-      .def("tell", &Call::tell, "told"_a);
-  bind_requests(module, client, queue);
+  nb::class_<Future>(module, "Future", nb::is_generic())
+      .def_prop_ro("_queue", &Future::queue)
+      .def("_tell", &Future::tell, "told"_a)
+      .def("__repr__",
+           [](const Future& self) { return self.has_ended() ? "<kvstore.Future done>" : "<kvstore.Future in flight>"; })
+      .def("done", &Future::has_ended)
+      .def("result", &Future::result, "timeout"_a = nb::none())
+      .def("cancel", &Future::cancel)
+      .def("wait", &Future::wait, "timeout"_a = nb::none())
+      .def_prop_ro("segments", &Future::segments)
+      .def("wait_segments", &Future::wait_segments, "count"_a, "timeout"_a = nb::none());
+  bind_requests(client, queue);
   bind_contexts(module, client);
   bind_memory(module, client);
   // For atexit: all C++ threads must stop before the interpreter shuts down.

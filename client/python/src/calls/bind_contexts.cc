@@ -151,7 +151,7 @@ void bind_context_results(nb::module_& module) {
 
 }  // namespace
 
-void bind_contexts(nb::module_& module, nb::class_<PyClient>& client) {
+void bind_contexts(nb::module_& module, ClientClass& client) {
   using namespace nb::literals;
   bind_context_results(module);
   client

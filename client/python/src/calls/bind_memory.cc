@@ -176,7 +176,7 @@ nb::object view_of(const nb::module_& library, nb::handle memory, nb::handle sha
 
 }  // namespace
 
-void bind_memory(nb::module_& module, nb::class_<PyClient>& client) {
+void bind_memory(nb::module_& module, ClientClass& client) {
   using namespace nb::literals;
   nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots), nb::is_weak_referenceable())
       .def_prop_ro("nbytes", [](const Memory& memory) { return memory.bytes().size(); })

@@ -61,24 +61,11 @@ std::vector<std::span<std::byte>> take_blocks(const ClientCore& core, Request& r
   return taken;
 }
 
-nb::object make(const PyClient& client, const Request& request, Holds) {
-  const Completion end = client.core()->run(request);
-  check(*client.core(), end);
-  return result_of(end, request.hashes.size());
-}
-Call make(Queue& queue, const Request& request, Holds holds) {
-  auto state = std::make_shared<CallState>();
-  state->name_count = request.hashes.size();
-  state->holds = std::move(holds);
-  return queue.begin(request, std::move(state));
-}
-
-/// A call on blocks. On a client it blocks, and gives its result.
-template <class On>
-auto call(On& on, Verb verb, std::uint32_t space, nb::handle names, double deadline, nb::handle blocks, nb::handle rows,
-          nb::handle checksums, nb::handle groups, nb::handle token_ids, nb::handle extras,
-          const std::vector<std::uint64_t>& segment_ends, std::uint64_t lease, std::size_t block_count_min,
-          std::uint8_t reuse, bool wants_lease, bool prefetch, bool memory_only) {
+/// A call on blocks.
+nb::object call(Caller& on, Verb verb, std::uint32_t space, nb::handle names, double deadline, nb::handle blocks,
+                nb::handle rows, nb::handle checksums, nb::handle groups, nb::handle token_ids, nb::handle extras,
+                const std::vector<std::uint64_t>& segment_ends, std::uint64_t lease, std::size_t block_count_min,
+                std::uint8_t reuse, bool wants_lease, bool prefetch, bool memory_only) {
   on.core()->check_open();
   const std::vector<BlockHash> hashes = hashes_from(names, "hashes");
   const std::vector<ExtraDigest> digests = extras_from(extras, "extras");
@@ -109,16 +96,15 @@ auto call(On& on, Verb verb, std::uint32_t space, nb::handle names, double deadl
   } else {
     request.to = targets;
   }
-  return make(on, request, std::move(holds));
+  return on.make(request, std::move(holds));
 }
 
-template <class On>
-auto open_space(On& on, const NamespaceRecord& record, double deadline) {
-  return make(on, {.verb = Verb::kOpen, .deadline = deadline_of(deadline), .record = &record}, {});
+Request opening(const NamespaceRecord& record, double deadline) {
+  return {.verb = Verb::kOpen, .deadline = deadline_of(deadline), .record = &record};
 }
 
-void wait_open(const PyClient& self, std::uint32_t space, double deadline) {
-  make(self, {.verb = Verb::kWaitOpen, .space = Space{space}, .deadline = deadline_of(deadline)}, {});
+void wait_open(PyClient& self, std::uint32_t space, double deadline) {
+  self.make({.verb = Verb::kWaitOpen, .space = Space{space}, .deadline = deadline_of(deadline)}, {});
 }
 
 Async<Told<MissReport>> explain(Client& client, Space space, Hashes hashes, std::chrono::microseconds deadline,
@@ -137,16 +123,6 @@ Told<MissReport> why_chain(const PyClient& self, std::uint32_t space, nb::handle
   });
 }
 
-template <class On>
-void bind_calls(nb::class_<On>& on) {
-  using namespace nb::literals;
-  on.def("call", &call<On>, "verb"_a, "space"_a, "hashes"_a, "deadline"_a, nb::kw_only(), "blocks"_a = nb::none(),
-         "rows"_a = nb::none(), "checksums"_a = nb::none(), "groups"_a = nb::none(), "token_ids"_a = nb::none(),
-         "extras"_a = nb::none(), "segment_ends"_a = std::vector<std::uint64_t>(), "lease"_a = 0,
-         "block_count_min"_a = 1, "reuse"_a = 0, "wants_lease"_a = false, "prefetch"_a = false, "memory_only"_a = false)
-      .def("open", &open_space<On>, "record"_a, "deadline"_a);
-}
-
 }  // namespace
 
 TraceContext current_trace() {
@@ -157,7 +133,7 @@ TraceContext current_trace() {
   return TraceContext::parse(nb::cast<std::string>(traceparent)).value_or(TraceContext());
 }
 
-void bind_requests(nb::module_& module, nb::class_<PyClient>& client, nb::class_<Queue>& queue) {
+void bind_caller(nb::module_& module) {
   using namespace nb::literals;
   nb::enum_<Verb>(module, "Verb")
       .value("MATCH", Verb::kMatch)
@@ -171,14 +147,36 @@ void bind_requests(nb::module_& module, nb::class_<PyClient>& client, nb::class_
       .value("MATCH_SET", Verb::kMatchSet)
       .value("GET_SET", Verb::kGetSet)
       .value("PUT_SET", Verb::kPutSet);
-  bind_calls(client);
-  bind_calls(queue);
-  client.def("wait_open", &wait_open, "space"_a, "deadline"_a)
+  nb::class_<Caller>(module, "Caller")
+      .def("call", &call, "verb"_a, "space"_a, "hashes"_a, "deadline"_a, nb::kw_only(), "blocks"_a = nb::none(),
+           "rows"_a = nb::none(), "checksums"_a = nb::none(), "groups"_a = nb::none(), "token_ids"_a = nb::none(),
+           "extras"_a = nb::none(), "segment_ends"_a = std::vector<std::uint64_t>(), "lease"_a = 0,
+           "block_count_min"_a = 1, "reuse"_a = 0, "wants_lease"_a = false, "prefetch"_a = false,
+           "memory_only"_a = false);
+}
+
+void bind_requests(ClientClass& client, QueueClass& queue) {
+  using namespace nb::literals;
+  client
+      .def(
+          "open",
+          [](PyClient& self, const NamespaceRecord& record, double deadline) {
+            return self.make(opening(record, deadline), {});
+          },
+          "record"_a, "deadline"_a)
+      .def("wait_open", &wait_open, "space"_a, "deadline"_a)
       .def("why", &why_chain, "space"_a, "hashes"_a, "deadline"_a);
-  queue.def(
-      "release",  // waits neither for a node nor for the client's thread: the caller does not need the answer
-      [](Queue& self, std::uint64_t lease) { make(self, {.verb = Verb::kRelease, .lease = Lease{lease}}, {}); },
-      "lease"_a);
+  queue
+      .def(
+          "open",
+          [](Queue& self, const NamespaceRecord& record, double deadline, nb::object then) {
+            return self.begin(opening(record, deadline), {}, std::move(then));
+          },
+          "record"_a, "deadline"_a, "then"_a = nb::none())
+      .def(
+          "release",  // waits neither for a node nor for the client's thread: the caller does not need the answer
+          [](Queue& self, std::uint64_t lease) { self.begin({.verb = Verb::kRelease, .lease = Lease{lease}}, {}); },
+          "lease"_a);
 }
 
 }  // namespace kv::python

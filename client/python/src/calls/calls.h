@@ -1,4 +1,4 @@
-// client/python/src/calls/: Client, Queue, Call and Memory: the base of Python's Client, Future and event loops.
+// client/python/src/calls/: Client, Queue, Future and Memory: the base of Python's Client and event loops.
 // Start here.
 //
 // A call is a Request in and a Completion out, as in C++ and C: Client.call() waits for it, Queue.call() does not. Its
@@ -7,16 +7,17 @@
 //
 // Files, in reading order:
 //   client_core.h      the C++ client that queues, calls and memory share; calls that block
+//   caller.h           what calls are made on: a client or a queue
 //   queue.h            calls in flight, and how their completions reach Python
 //   bind_requests.cc   requests from Python's arguments
 //   results.h          results as Python objects; miss_report.cc has why a chain is not found
 //   py_client.h        the client as Python sees it, from client_config.h's nodes and identity
-//   bind_client.cc     it and its questions about nodes; Queue and Call
+//   bind_client.cc     it and its questions about nodes; Queue and Future
 //   bind_contexts.cc   named contexts, their lists and files
 //   lent_memory.h      host memory that nodes fill and drain; device_memory.h: a GPU's
 //   bind_memory.cc     Memory and DeviceMemory, and their calls
 //
-// The package's Python files wrap and document each call.
+// The package's Python files document the calls; the stub (kvstore/_kvstore.pyi) documents the classes.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -26,11 +27,15 @@
 
 namespace kv::python {
 
+using ClientClass = nb::class_<PyClient, Caller>;
+using QueueClass = nb::class_<Queue, Caller>;
+
 void bind_results(nb::module_& module);
+void bind_caller(nb::module_& module);  ///< Before both classes.
 void bind_miss_report(nb::module_& module);
 /// The others add their calls to the classes, and the classes of the calls' results to the module.
-void bind_requests(nb::module_& module, nb::class_<PyClient>& client, nb::class_<Queue>& queue);
-void bind_contexts(nb::module_& module, nb::class_<PyClient>& client);
-void bind_memory(nb::module_& module, nb::class_<PyClient>& client);
+void bind_requests(ClientClass& client, QueueClass& queue);
+void bind_contexts(nb::module_& module, ClientClass& client);
+void bind_memory(nb::module_& module, ClientClass& client);
 
 }  // namespace kv::python

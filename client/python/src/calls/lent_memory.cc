@@ -115,7 +115,7 @@ std::shared_ptr<LentMemory> allocate(const std::shared_ptr<ClientCore>& core, st
   start_thread(allocation, core, bytes);
   try {
     wait_in_steps(
-        -1, [&](auto time) { allocation->wait(time); }, [&] { return allocation->made().has_value(); });
+        std::nullopt, [&](auto time) { allocation->wait(time); }, [&] { return allocation->made().has_value(); });
   } catch (...) {
     const WithoutGil without_gil;
     allocation->leave(*core);

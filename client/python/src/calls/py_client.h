@@ -4,12 +4,13 @@
 #include <memory>
 #include <utility>
 
-#include "client/python/src/calls/client_core.h"
+#include "client/python/src/calls/caller.h"
+#include "client/python/src/calls/results.h"
 
 namespace kv::python {
 
 /// Used with the GIL held.
-class PyClient {
+class PyClient final : public Caller {
  public:
   PyClient(ClientConfig config, std::chrono::microseconds busy_poll)
       : config_(std::move(config)), core_(ClientCore::make(config_, busy_poll)) {}
@@ -21,7 +22,12 @@ class PyClient {
   }
 
   const ClientConfig& config() const { return config_; }
-  const std::shared_ptr<ClientCore>& core() const { return core_; }
+  const std::shared_ptr<ClientCore>& core() const override { return core_; }
+  nb::object make(const Request& request, Holds) override {
+    const Completion end = core_->run(request);
+    check(*core_, end);
+    return result_of(end, request.hashes.size());
+  }
 
  private:
   const ClientConfig config_;

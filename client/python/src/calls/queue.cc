@@ -1,7 +1,5 @@
 #include "client/python/src/calls/queue.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -33,7 +31,7 @@ Queue::Queue(std::shared_ptr<ClientCore> core, bool waits, bool is_shared)
   }
 }
 
-std::shared_ptr<Queue> Queue::make(const std::shared_ptr<ClientCore>& core, bool waits, bool is_shared) {
+std::shared_ptr<Queue> Queue::open(const std::shared_ptr<ClientCore>& core, bool waits, bool is_shared) {
   auto made = std::make_shared<Queue>(core, waits, is_shared);
   core->add(made);
   return made;
@@ -44,7 +42,12 @@ Queue::~Queue() {
   queue_.reset();  // 3: until then nodes may fill the buffers of in_flight_
 }
 
-Call Queue::begin(Request request, std::shared_ptr<CallState> state) {
+nb::object Queue::make(const Request& request, Holds holds) { return nb::cast(begin(request, std::move(holds))); }
+
+Future Queue::begin(Request request, Holds holds, nb::object then) {
+  auto state = std::make_shared<CallState>();
+  state->name_count = request.hashes.size();
+  state->holds = std::move(holds);
   // Checked last: Python may have closed the client while its arguments were read.
   core_->check_open();
   request.tag = ++last_tag_;
@@ -67,7 +70,7 @@ Call Queue::begin(Request request, std::shared_ptr<CallState> state) {
     state->holds.clear();
   }
   core_->sweep();  // not before the submit: other threads may run meanwhile, and take back the memory that it names
-  return Call(shared_from_this(), std::move(state));
+  return Future(shared_from_this(), std::move(state), std::move(then));
 }
 
 void Queue::reap() {
@@ -109,24 +112,12 @@ void Queue::reap() {
   }
 }
 
-bool Queue::wait(const std::vector<std::shared_ptr<CallState>>& calls, std::size_t count, double seconds) {
+bool Queue::wait(const std::vector<std::shared_ptr<CallState>>& calls, std::size_t count,
+                 std::optional<double> timeout) {
   std::vector<CallId> ids;
   std::size_t wanted = 0;
   return wait_in_steps(
-      seconds,
-      [&](auto time) {
-        const auto is_over = [&](std::chrono::microseconds limit) {
-          const auto ended = queue_->wait(ids, wanted, limit, {});
-          return !ended || *ended >= wanted;
-        };
-        // A local node often answers before a sleep begins. A yield (1 us) lets the I/O thread run if it shares this
-        // core.
-        for (int i = 0; i < 4; ++i) {
-          if (is_over(0us)) return;
-          ::sched_yield();
-        }
-        is_over(time);
-      },
+      timeout, [&](auto time) { static_cast<void>(queue_->wait(ids, wanted, time, {})); },
       [&] {
         if (is_lost()) return true;
         reap();
@@ -140,9 +131,9 @@ bool Queue::wait(const std::vector<std::shared_ptr<CallState>>& calls, std::size
       });
 }
 
-std::size_t Queue::wait_segments(const CallState& call, std::size_t count, double seconds) {
+std::size_t Queue::wait_segments(const CallState& call, std::size_t count, std::optional<double> timeout) {
   wait_in_steps(
-      seconds, [&](auto time) { static_cast<void>(queue_->reap({}, 1, std::min(time, kLookAgain))); },
+      timeout, [&](auto time) { static_cast<void>(queue_->reap({}, 1, std::min(time, kLookAgain))); },
       [&] {
         reap();
         return is_lost() || call.has_ended || call.segments.size() >= count;
@@ -155,41 +146,42 @@ void Queue::end_calls() {
   static_cast<void>(queue_->reap({}, std::numeric_limits<std::ptrdiff_t>::max(), std::chrono::hours(24)));
 }
 
-// -- Call
+// -- Future
 
-bool Call::has_ended() const {
+bool Future::has_ended() const {
   if (!state_->has_ended) queue_->reap();
   return state_->has_ended || queue_->is_lost();
 }
 
-bool Call::wait(double seconds) const {
+bool Future::wait(std::optional<double> timeout) const {
   try {
-    return queue_->wait({state_}, 1, seconds);
+    return queue_->wait({state_}, 1, timeout);
   } catch (const nb::python_error&) {  // Ctrl-C: the answer is not wanted any more
     cancel();
     throw;
   }
 }
 
-nb::object Call::result(double seconds) const {
-  if (!wait(seconds)) throw failure_of(asio::error::timed_out);
+nb::object Future::result(std::optional<double> timeout) const {
+  if (!wait(timeout)) throw failure_of(asio::error::timed_out);
   if (!state_->has_ended) throw failure_of(queue_->core()->is_forked() ? Errc::kForked : Errc::kCancelled);
   check(*queue_->core(), state_->end);
-  return result_of(state_->end, state_->name_count);
+  nb::object result = result_of(state_->end, state_->name_count);
+  return then_.is_none() ? result : then_(result);
 }
 
-std::vector<std::size_t> Call::segments() const {
+std::vector<std::size_t> Future::segments() const {
   if (queue_->core()->is_forked()) throw failure_of(Errc::kForked);
   queue_->reap();
   return state_->segments;
 }
 
-std::size_t Call::wait_segments(std::size_t count, double seconds) const {
+std::size_t Future::wait_segments(std::size_t count, std::optional<double> timeout) const {
   if (queue_->core()->is_forked()) throw failure_of(Errc::kForked);
-  return queue_->wait_segments(*state_, count, seconds);
+  return queue_->wait_segments(*state_, count, timeout);
 }
 
-bool Call::tell(nb::object told) const {
+bool Future::tell(nb::object told) const {
   // Without a look at the queue: what it takes off there would make the descriptor unreadable.
   if (state_->has_ended || queue_->is_lost()) return false;
   state_->told.push_back(std::move(told));
