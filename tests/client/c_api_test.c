@@ -625,6 +625,10 @@ static void mistakes(kvs_client* client) {
   options.nodes = &node;
   options.node_count = 1;
   CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST);
+  options.endpoints = "unix:///nowhere";
+  CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST);
+  CHECK(strcmp(kvs_last_error(), "endpoints: is set, allowed beside nodes is NULL") == 0);
+  options.endpoints = NULL;
   node.endpoint = "tcp://192.0.2.1:7400";
   options.token = "a-token-that-is-long-enough-for-a-test";
   CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST && strstr(kvs_last_error(), "plain text") != NULL);
@@ -656,9 +660,7 @@ static void mistakes(kvs_client* client) {
 static void away(void) {
   kvs_client* client = NULL;
   kvs_options options = KVS_OPTIONS_INIT;
-  kvs_node node = {"unix:///nonexistent/kvstore.sock", NULL, 0};
-  options.nodes = &node;
-  options.node_count = 1;
+  options.endpoints = "unix:///nonexistent/kvstore.sock, unix:///nonexistent/another.sock";
   CHECK(kvs_client_open(&options, &client) == KVS_OK);
   kvs_space space = 0;
   CHECK(open_space(client, "model=c\nblock_size=1\nblock_bytes=5\n", 0, &space) == KVS_OK);
