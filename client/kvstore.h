@@ -1,9 +1,7 @@
 /* client/kvstore.h: the C interface of kvstore's client, for engines and other languages. Link with -lkvstore.
  *
  *   kvs_options options = KVS_OPTIONS_INIT;
- *   kvs_node node = {"unix:///run/kvstore/kvstore.sock", NULL, 0};
- *   options.nodes = &node;
- *   options.node_count = 1;
+ *   options.endpoints = "unix:///run/kvstore/kvstore.sock";
  *   kvs_client *client;
  *   if (kvs_client_open(&options, &client) != KVS_OK) puts(kvs_last_error());
  *
@@ -94,7 +92,7 @@ typedef struct kvs_node { /* does not grow */
 
 typedef struct kvs_options {
   size_t struct_size;
-  const kvs_node* nodes;
+  const kvs_node* nodes; /* NULL: endpoints, below */
   size_t node_count;
   const char* identity;          /* NULL: "client" */
   uint32_t connections_per_node; /* 0: 2 */
@@ -132,11 +130,12 @@ typedef struct kvs_options {
   /* With a token: names allowed in the certificates of nodes known only from a cluster's map, separated by commas, such
    * as "*.kvstore.example.org" (docs/security.md); NULL: only the hosts of the tls:// endpoints. */
   const char* tls_names;
+  const char* endpoints; /* nodes without a name or a weight, separated by commas, in place of `nodes` */
 } kvs_options;
 #define KVS_OPTIONS_INIT                                                                                              \
   {                                                                                                                   \
     sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        0, 0, 0, NULL, NULL, NULL                                                                                     \
+        0, 0, 0, NULL, NULL, NULL, NULL                                                                               \
   }
 
 /* ---- A call */

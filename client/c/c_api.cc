@@ -37,6 +37,10 @@ ClientConfig config_of(const kvs_options& options) {
     if (node.name != nullptr) added.name = node.name;
     if (node.weight != 0) added.weight = node.weight;
   }
+  if (options.endpoints != nullptr) {
+    if (!config.nodes.empty()) refuse(KVS_BAD_REQUEST, "endpoints: is set, allowed beside nodes is NULL");
+    for (std::string& each : split_patterns(options.endpoints)) config.nodes.push_back({.endpoint = std::move(each)});
+  }
   if (options.identity != nullptr) config.identity = options.identity;
   if (options.connections_per_node != 0) config.connections_per_node = options.connections_per_node;
   if (options.calls_max != 0) config.calls_max = options.calls_max;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include "base/result.h"
 #include "client/types/call_control.h"
@@ -25,6 +26,14 @@ enum class Space : std::uint32_t {};
 
 using TargetBlocks = std::span<const std::span<std::byte>>;        ///< Memory to fill, block by block.
 using SourceBlocks = std::span<const std::span<const std::byte>>;  ///< Memory to read, block by block.
+
+/// The whole blocks in `memory`, one behind the other: for the two above.
+template <class Byte>
+std::vector<std::span<Byte>> blocks_in(std::span<Byte> memory, std::size_t block_bytes) {
+  std::vector<std::span<Byte>> blocks(memory.size() / block_bytes);
+  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = memory.subspan(i * block_bytes, block_bytes);
+  return blocks;
+}
 
 struct MatchOptions {
   std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.

@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
-# kvstore beside plain Redis: one client, one connection, 16 values of 2 MiB a call out of 512 MiB of them, in memory.
-# Then one value of 4 KiB at a time, where the time is that of the round trip: memcached, Redis, and kvstore by kvs_run and
-# by `kvstore-bench run`, whose client runs on the thread that asks.
+# kvstore beside plain Redis: one client, one connection, 16 values of 2 MiB a call out of 512 MiB of them, in memory. One
+# value of 4 KiB at a time, beside memcached too: calls.py.
 #
 #   tests/bench/redis.sh [BUILD_DIR]            default build/release; KV_ROUNDS=5 rounds, KV_SECONDS=2 for each figure
 #   KV_KEYS=256 KV_BLOCK_BYTES=2097152 KV_BATCH=16 tests/bench/redis.sh
-#   KV_ONLY=latency tests/bench/redis.sh        the second table alone
 #
-# Run it on a quiet machine. Needs redis-server, python3, a C compiler and, for rows of their own, memcached and libhiredis-dev
-# (Debian's names); without redis-server it says so and measures nothing. Starts a node and a Redis of its own: on loopback and
+# Run it on a quiet machine. Needs redis-server, python3, a C compiler and, for the row of hiredis, libhiredis-dev (Debian's
+# names); without redis-server it says so and measures nothing. Starts a node and a Redis of its own: on loopback and
 # on Unix sockets in a temporary folder, keeping nothing on disk. Every round measures all rows, one after the other; shown
 # are medians, and the median, least and most of the rounds' ratios.
 #
@@ -16,7 +14,7 @@
 # pipeline. What most programs use is hiredis, which copies each value twice more. kvstore verifies every byte, Redis none.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-case ${1:-} in -h | --help) sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case ${1:-} in -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 build=${1:-build/release}
 rounds=${KV_ROUNDS:-5} seconds=${KV_SECONDS:-2}
 keys=${KV_KEYS:-256} bytes=${KV_BLOCK_BYTES:-2097152} batch=${KV_BATCH:-16}
@@ -49,7 +47,6 @@ wait_for() {
   exit 1
 }
 
-cc -O2 -I. -o "$scratch/one_get" tests/bench/one_get.c -L"$build/client" "-Wl,-rpath,$PWD/$build/client" -lkvstore
 flags=(-O2 -o "$scratch/redis_get" tests/bench/redis_get.c)
 has_hiredis=
 if cc -DKV_HIREDIS "${flags[@]}" -lhiredis 2> "$scratch/cc.log"; then
@@ -60,8 +57,7 @@ else
 fi
 
 # A free port: bound to none, so another program may take it before Redis does, which then says so.
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-port=$(free_port)
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 redis-server --bind 127.0.0.1 --port "$port" --unixsocket "$scratch/redis.sock" --save '' --appendonly no --dir "$scratch" \
   --daemonize no > "$scratch/redis.log" 2>&1 &
 pids+=($!)
@@ -71,15 +67,6 @@ wait_for "$scratch/redis.log" $! 'eady to accept'
 pids+=($!)
 wait_for "$scratch/node.log" $! ' ready '
 tcp=$(grep -o 'tcp://[0-9.:]*' "$scratch/node.log" | head -n 1)
-
-memcached_port=
-if command -v memcached > /dev/null; then
-  memcached_port=$(free_port)
-  memcached -l 127.0.0.1 -p "$memcached_port" -U 0 -t 1 -u nobody > "$scratch/memcached.log" 2>&1 &
-  pids+=($!)
-else
-  echo 'redis.sh: without memcached there is no row of it' >&2
-fi
 
 redis() { "$scratch/redis_get" "$1" "$2" "$keys" "$bytes" "${@:3}"; }
 redis "$scratch/redis.sock" fill
@@ -100,25 +87,7 @@ limit() {
     number bytes_per_second
 }
 
-# p50 and p99 of one call at a time, in microseconds
-one() { "$scratch/one_get" "$1" "$2" 4096 "$seconds"; }
-one_by_bench() {
-  "$bench" run --op get --block-bytes 4096 --batch 1 --blocks 64 --connections 1 --duration "${seconds}s" --json \
-    --endpoint "$tcp" > "$scratch/one.json"
-  printf '%s %s\n' "$(number p50_us < "$scratch/one.json")" "$(number p99_us < "$scratch/one.json")"
-}
 for round in $(seq "$rounds"); do
-  {
-    if [ -n "$memcached_port" ]; then echo "get 4 KiB, memcached $(one memcached "127.0.0.1:$memcached_port")"; fi
-    echo "get 4 KiB, Redis $(one redis "127.0.0.1:$port")"
-    echo "get 4 KiB, kvs_run $(one kvstore "$tcp")"
-    echo "get 4 KiB, kvstore-bench run $(one_by_bench)"
-    echo "match of 256, kvs_run $(one match "$tcp")"
-  } >> "$scratch/latencies"
-done
-
-for round in $(seq "$rounds"); do
-  [ "${KV_ONLY:-}" != latency ] || break
   [ -t 2 ] && printf '\rround %d of %d' "$round" "$rounds" >&2
   memcpy=$(limit memcpy)
   redis_tcp=$(redis "127.0.0.1:$port" direct "$batch" "$seconds")
@@ -141,25 +110,7 @@ done
 printf '%s, %s cores, load %s; %s\n%d rounds of %s s for each figure; medians; GB/s\n\n' \
   "$(awk -F': ' '/model name/ { print $2; exit }' /proc/cpuinfo)" "$(nproc)" "$(cut -d' ' -f1-3 /proc/loadavg)" \
   "$(redis-server --version | grep -o 'v=[0-9.]*' | sed 's/v=/Redis /')" "$rounds" "$seconds"
-printf '| one call at a time over TCP, us | p50 | (least-most) | p99 |\n| --- | ---: | --- | ---: |\n'
-awk '
-  function median(list, n,   i, j, t) {
-    for (i = 2; i <= n; ++i) for (j = i; j > 1 && list[j - 1] > list[j]; --j) { t = list[j]; list[j] = list[j - 1]; list[j - 1] = t }
-    return list[int((n + 1) / 2)]
-  }
-  { p99_now = $NF; p50_now = $(NF - 1); $NF = $(NF - 1) = ""; sub(/ +$/, ""); name = $0 }
-  !(name in count) { order[++names] = name }
-  { n = ++count[name]; p50[name, n] = p50_now; p99[name, n] = p99_now }
-  END {
-    for (k = 1; k <= names; ++k) {
-      name = order[k]; n = count[name]
-      for (i = 1; i <= n; ++i) { a[i] = p99[name, i]; b[i] = p50[name, i] }
-      late = median(a, n); usual = median(b, n)
-      printf "| %s | %.1f | (%.1f-%.1f) | %.1f |\n", name, usual, b[1], b[n], late
-    }
-  }' "$scratch/latencies"
-[ "${KV_ONLY:-}" != latency ] || exit 0
-printf '\n| get %s x %s, kvstore over | beside | it | kvstore | ratio | (least-most) |\n| --- | --- | ---: | ---: | ---: | --- |\n' \
+printf '| get %s x %s, kvstore over | beside | it | kvstore | ratio | (least-most) |\n| --- | --- | ---: | ---: | ---: | --- |\n' \
   "$(numfmt --to=iec-i --suffix=B "$bytes")" "$batch"
 awk -F'\t' '
   function median(list, n,   i, j, t) {

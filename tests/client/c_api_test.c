@@ -22,61 +22,7 @@ static void on_segment(void* context, size_t segment, size_t block_count) {
   ++segments_seen;
 }
 
-/* Named contexts: a request's answer is words. */
-static void contexts(kvs_client* client, kvs_space space, const kvs_hash* hashes) {
-  char told[4096];
-  kvs_completion done;
-  const char* tags[2] = {"team=x", "\"quoted\""};
-  kvs_request create = answered(of(KVS_VERB_CONTEXT_CREATE, space, hashes, BLOCKS, 5000000), told, sizeof told);
-  create.name = "prompt";
-  create.tags = tags;
-  create.tag_count = 2;
-  create.ttl_us = 60000000;
-  create.priority = 7;
-  create.flags = KVS_FLAG_SLIDING | KVS_FLAG_PRIORITY;
-  CHECK(run(client, create, &done) == KVS_OK && strlen(told) == done.length);
-  CHECK(strstr(told, "{\"name\":\"prompt\",\"tags\":[\"team=x\",\"\\\"quoted\\\"\"]") == told);
-  CHECK(strstr(told, "\"priority\":7,\"yielded_blocks\":0") != NULL);
-  CHECK(strstr(told, "\"sliding\":true") != NULL && strstr(told, "\"ttl_us\":60000000") != NULL);
-  const kvs_request list = answered(context_of(KVS_VERB_CONTEXT_LIST, NULL), told, sizeof told);
-  CHECK(run(client, list, NULL) == KVS_OK);
-  CHECK(strncmp(told, "{\"contexts\":[{\"name\":\"prompt\"", 29) == 0 && strstr(told, "\"silent\":[]}") != NULL);
-  kvs_request warm = answered(context_of(KVS_VERB_CONTEXT_WARM, "prompt"), told, sizeof told);
-  CHECK(run(client, warm, NULL) == KVS_OK);
-  CHECK(strstr(told, "\"warming\":false,\"memory_blocks\":") != NULL && strstr(told, "\"disk_blocks\":0}") != NULL);
-  warm.flags = KVS_FLAG_STOP;
-  CHECK(run(client, warm, NULL) == KVS_OK);
-  warm.name = "none";
-  CHECK(run(client, warm, NULL) == KVS_NOT_FOUND);
-  warm.name = NULL;
-  CHECK(run(client, warm, NULL) == KVS_BAD_REQUEST);
-  SAYS("name: is 0, and context_warm needs it");
-  CHECK(run(client, answered(context_of(KVS_VERB_CONTEXT_LIST, "other"), told, sizeof told), NULL) == KVS_OK);
-  CHECK(strncmp(told, "{\"contexts\":[]", 14) == 0);
-  kvs_request extend = answered(context_of(KVS_VERB_CONTEXT_EXTEND, "prompt"), told, sizeof told);
-  CHECK(run(client, extend, NULL) == KVS_BAD_REQUEST);
-  SAYS("ttl_us: 0, allowed without until_us are 1 and more");
-  extend.ttl_us = extend.until_us = 1;
-  CHECK(run(client, extend, NULL) == KVS_BAD_REQUEST);
-  SAYS("until_us: 1, allowed beside ttl_us is 0");
-  extend.ttl_us = 0;
-  extend.flags = KVS_FLAG_SLIDING;
-  CHECK(run(client, extend, NULL) == KVS_BAD_REQUEST);
-  extend.ttl_us = 120000000;
-  extend.until_us = 0;
-  extend.flags = KVS_FLAG_PRIORITY;
-  extend.priority = 10;
-  CHECK(run(client, extend, NULL) == KVS_BAD_REQUEST);
-  SAYS("priority: 10, allowed are 0 to 9");
-  extend.flags = 0;
-  extend.priority = 0;
-  CHECK(run(client, answered(extend, NULL, 0), &done) == KVS_TOO_LARGE && done.length > 0);
-  const kvs_request delete = answered(context_of(KVS_VERB_CONTEXT_DELETE, "prompt"), told, sizeof told);
-  CHECK(run(client, delete, NULL) == KVS_OK && strstr(told, "\"ttl_us\":120000000") != NULL);
-  CHECK(run(client, delete, NULL) == KVS_NOT_FOUND);
-  create.name = "a b";
-  CHECK(run(client, create, NULL) == KVS_BAD_REQUEST);
-}
+void contexts(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count); /* context_c_api_test.c */
 
 static void verbs(kvs_client* client, unsigned char* memory) {
   const char* record = "model=c\nblock_size=16\nblock_bytes=131072\n"; /* any order of lines */
@@ -162,7 +108,7 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(count_blocks(client, of(KVS_VERB_PIN, space, hashes, BLOCKS, 5000000), &blocks) == KVS_OK && blocks == BLOCKS);
   CHECK(run(client, of(KVS_VERB_UNPIN, space, hashes, BLOCKS, 5000000), NULL) == KVS_OK);
 
-  contexts(client, space, hashes);
+  contexts(client, space, hashes, BLOCKS);
   CHECK(run(client, answered(of(KVS_VERB_STATS, 0, NULL, 0, 5000000), NULL, 0), &done) == KVS_TOO_LARGE);
   CHECK(done.length > 0);
   const size_t capacity = done.length + 4096;
@@ -679,6 +625,10 @@ static void mistakes(kvs_client* client) {
   options.nodes = &node;
   options.node_count = 1;
   CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST);
+  options.endpoints = "unix:///nowhere";
+  CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST);
+  CHECK(strcmp(kvs_last_error(), "endpoints: is set, allowed beside nodes is NULL") == 0);
+  options.endpoints = NULL;
   node.endpoint = "tcp://192.0.2.1:7400";
   options.token = "a-token-that-is-long-enough-for-a-test";
   CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST && strstr(kvs_last_error(), "plain text") != NULL);
@@ -710,9 +660,7 @@ static void mistakes(kvs_client* client) {
 static void away(void) {
   kvs_client* client = NULL;
   kvs_options options = KVS_OPTIONS_INIT;
-  kvs_node node = {"unix:///nonexistent/kvstore.sock", NULL, 0};
-  options.nodes = &node;
-  options.node_count = 1;
+  options.endpoints = "unix:///nonexistent/kvstore.sock, unix:///nonexistent/another.sock";
   CHECK(kvs_client_open(&options, &client) == KVS_OK);
   kvs_space space = 0;
   CHECK(open_space(client, "model=c\nblock_size=1\nblock_bytes=5\n", 0, &space) == KVS_OK);

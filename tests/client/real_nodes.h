@@ -50,12 +50,10 @@ inline void fill_block(const BlockHash& hash, std::span<std::byte> bytes) {
 
 /// Memory for the blocks of a chain.
 struct Blocks {
-  Blocks(std::size_t count, std::size_t block_bytes) : owned(count * block_bytes), memory(owned) {
-    cut(count, block_bytes);
-  }
+  Blocks(std::size_t count, std::size_t block_bytes) : owned(count * block_bytes), memory(owned) { cut(block_bytes); }
   Blocks(std::span<std::byte> lent, std::size_t count, std::size_t block_bytes)
       : memory(lent.first(count * block_bytes)) {
-    cut(count, block_bytes);
+    cut(block_bytes);
   }
   void fill(std::span<const BlockHash> chain) {
     for (std::size_t i = 0; i < to.size(); ++i) fill_block(chain[i], to[i]);
@@ -77,8 +75,8 @@ struct Blocks {
   std::vector<std::span<const std::byte>> from;
 
  private:
-  void cut(std::size_t count, std::size_t block_bytes) {
-    for (std::size_t i = 0; i < count; ++i) to.push_back(memory.subspan(i * block_bytes, block_bytes));
+  void cut(std::size_t block_bytes) {
+    to = blocks_in(memory, block_bytes);
     from.assign(to.begin(), to.end());
   }
 };

@@ -96,10 +96,7 @@ Async<void> run_prompt(const PromptContext& context, Hashes chain, std::span<std
 
   std::size_t hit_count = 0;
   if (match->block_count > 0) {
-    std::vector<std::span<std::byte>> targets;
-    for (std::size_t i = 0; i < match->block_count; ++i) {
-      targets.push_back(memory.subspan(i * context.block_bytes, context.block_bytes));
-    }
+    const auto targets = blocks_in(memory.first(match->block_count * context.block_bytes), context.block_bytes);
     GetOptions get_options{.deadline = context.deadline};
     get_options.lease = match->lease;
     const AskedNodes asked_by_get(context.client);

@@ -36,13 +36,6 @@ std::vector<BlockHash> make_chain(std::uint64_t seed, std::size_t block_count) {
   return chain;
 }
 
-std::vector<std::span<std::byte>> cut(std::span<std::byte> memory, std::size_t block_bytes, std::size_t count) {
-  KV_ASSERT(count * block_bytes <= memory.size());
-  std::vector<std::span<std::byte>> blocks;
-  for (std::size_t i = 0; i < count; ++i) blocks.push_back(memory.subspan(i * block_bytes, block_bytes));
-  return blocks;
-}
-
 class RunThread {
  public:
   RunThread(const RunOptions& options, std::size_t thread, RunWindow& window)
@@ -104,7 +97,7 @@ class RunThread {
   /// Every step-th chain, through one place: a put has been answered before its place is filled for the next.
   asio::awaitable<void> fill_chains(std::size_t first, std::size_t step) {
     const std::span<std::byte> memory = place(first);
-    const auto blocks = cut(memory, options_.block_bytes, options_.batch);
+    const auto blocks = blocks_in(memory, options_.block_bytes);
     const std::vector<std::span<const std::byte>> sources(blocks.begin(), blocks.end());
     for (std::size_t c = first; c < chains_.size(); c += step) {
       for (std::size_t i = 0; i < options_.batch; ++i) {
@@ -137,7 +130,7 @@ class RunThread {
                         std::chrono::duration_cast<Duration>(1s) / static_cast<long>(options_.calls_per_second));
         co_await pace.async_wait(asio::use_awaitable);
       }
-      targets = cut(place(task * own_count + random.below(own_count)), options_.block_bytes, options_.batch);
+      targets = blocks_in(place(task * own_count + random.below(own_count)), options_.block_bytes);
       Hashes chain;
       if (options_.call == RunCall::kPut) {
         sources.assign(targets.begin(), targets.end());

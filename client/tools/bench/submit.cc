@@ -119,8 +119,8 @@ class SubmitBench {
   }
 
   void open() {
-    std::vector<kvs_node> nodes;
-    for (const std::string& endpoint : options_.node.endpoints) nodes.push_back({endpoint.c_str(), nullptr, 0});
+    std::string endpoints;
+    for (const std::string& each : options_.node.endpoints) endpoints += each + ",";
     kvs_options own = KVS_OPTIONS_INIT;
     const TlsConfig& tls = options_.node.tls;
     const auto text_or_null = [](const std::string& text) { return text.empty() ? nullptr : text.c_str(); };
@@ -132,8 +132,7 @@ class SubmitBench {
     own.numa_nodes = text_or_null(options_.node.numa_nodes);
     own.token_file = text_or_null(options_.node.token_file);
     own.token = token_of_environment(options_.node);
-    own.nodes = nodes.data();
-    own.node_count = nodes.size();
+    own.endpoints = endpoints.c_str();
     own.identity = "kvstore-bench submit";
     own.connections_per_node = static_cast<std::uint32_t>(options_.connections);
     // Twice the need: the working set's puts have no memory of their own, but a quarantined region would count.

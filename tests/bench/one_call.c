@@ -1,14 +1,16 @@
-/* tests/bench/one_get.c: how long one call at a time takes, over one TCP connection. redis.sh compiles and runs it.
+/* tests/bench/one_call.c: how long one call at a time takes, over one connection. calls.py compiles and runs it.
  *
- *   one_get redis|memcached|kvstore|match ENDPOINT BYTES SECONDS      prints p50 and p99 in microseconds
+ *   one_call redis|memcached|get|match|await ENDPOINT BYTES SECONDS      prints p50 and p99 in microseconds
  *
- * ENDPOINT: HOST:PORT, for kvstore tcp://HOST:PORT. A call gets one value of BYTES out of 64, drawn at random; `match`
- * asks kvstore for a chain of 256 blocks that is there. Values are received straight into their place. kvstore is asked
- * by kvs_run, and verifies every byte; the others are asked by send and recv, which no client can do without. */
+ * ENDPOINT: HOST:PORT, for kvstore with tcp:// or unix:// in front. A call gets one value of BYTES out of 64, drawn at
+ * random; `match` asks kvstore for a chain of 256 blocks that is there, `await` does so by kvs_submit, poll and
+ * kvs_reap. Values are received straight into their place. kvstore is asked by kvs_run, and verifies every byte; the
+ * others are asked by send and recv, which no client can do without. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +24,7 @@
 enum { kValues = 64, kMatched = 256, kCallsMax = 1 << 22 };
 
 static void die(const char* what) {
-  fprintf(stderr, "one_get: %s%s%s\n", what, errno != 0 ? ": " : "", errno != 0 ? strerror(errno) : "");
+  fprintf(stderr, "one_call: %s%s%s\n", what, errno != 0 ? ": " : "", errno != 0 ? strerror(errno) : "");
   exit(1);
 }
 
@@ -109,6 +111,7 @@ static void get_from_server(void) {
 /* ---- kvstore */
 
 static kvs_client* client;
+static kvs_queue* queue;
 static kvs_space space;
 static kvs_hash hashes[kMatched];
 static void* target;
@@ -118,28 +121,30 @@ static void check(int status) {
   if (status != KVS_OK) die(kvs_last_error());
 }
 
-static kvs_completion call(uint32_t verb, const kvs_hash* first, size_t count, void* const* blocks) {
+static kvs_request request_of(uint32_t verb, const kvs_hash* first, size_t count, void* const* blocks) {
   kvs_request request = KVS_REQUEST_INIT(verb);
-  kvs_completion done;
   request.space = space;
   request.hashes = first;
   request.count = count;
   request.blocks = blocks;
   request.deadline_us = 1000000;
+  return request;
+}
+static kvs_completion call(uint32_t verb, const kvs_hash* first, size_t count, void* const* blocks) {
+  const kvs_request request = request_of(verb, first, count, blocks);
+  kvs_completion done;
   check(kvs_run(client, &request, &done, sizeof done));
   return done;
 }
 
 /* 64 chains of one block, and one of 256. */
 static void open_kvstore(const char* endpoint, int is_match) {
-  kvs_node node = {endpoint, NULL, 0};
   kvs_options options = KVS_OPTIONS_INIT;
-  options.nodes = &node;
-  options.node_count = 1;
+  options.endpoints = endpoint;
   options.connections_per_node = 1;
   check(kvs_client_open(&options, &client));
   char record[128];
-  snprintf(record, sizeof record, "block_bytes=%zu\nblock_size=16\nmodel=one_get\n", value_bytes);
+  snprintf(record, sizeof record, "block_bytes=%zu\nblock_size=16\nmodel=one_call\n", value_bytes);
   kvs_request open = KVS_REQUEST_INIT(KVS_VERB_OPEN);
   kvs_completion opened;
   open.record = record;
@@ -167,27 +172,45 @@ static void match_in_kvstore(void) {
   if (call(KVS_VERB_MATCH, hashes, kMatched, NULL).block_count != kMatched) die("not the chain");
 }
 
+static void await_match(void) {
+  const kvs_request request = request_of(KVS_VERB_MATCH, hashes, kMatched, NULL);
+  struct pollfd readable = {.fd = kvs_queue_fd(queue), .events = POLLIN};
+  kvs_completion done;
+  size_t count = 0;
+  check(kvs_submit(queue, &request, NULL));
+  if (poll(&readable, 1, -1) != 1) die("poll");
+  check(kvs_reap(queue, &done, sizeof done, 1, 0, 0, &count));
+  if (count != 1 || done.status != KVS_OK || done.block_count != kMatched) die("not the chain");
+}
+
 static int compare(const void* a, const void* b) {
   const uint32_t left = *(const uint32_t*)a, right = *(const uint32_t*)b;
   return left < right ? -1 : left > right;
 }
 
+/* The call to be measured. */
+static void (*open_call(const char* what, const char* endpoint))(void) {
+  const int is_get = strcmp(what, "get") == 0, is_match = strcmp(what, "match") == 0;
+  if (is_get || is_match || strcmp(what, "await") == 0) {
+    const kvs_queue_options options = KVS_QUEUE_OPTIONS_INIT;
+    open_kvstore(endpoint, !is_get);
+    check(kvs_queue_open(client, &options, &queue));
+    return is_get ? get_from_kvstore : is_match ? match_in_kvstore : await_match;
+  }
+  is_memcached = strcmp(what, "memcached") == 0;
+  if (!is_memcached && strcmp(what, "redis") != 0) die("no such call");
+  open_socket(endpoint);
+  fill_server();
+  return get_from_server;
+}
+
 int main(int argc, char** argv) {
-  if (argc < 5) die("usage: one_get redis|memcached|kvstore|match ENDPOINT BYTES SECONDS");
+  if (argc < 5) die("usage: one_call redis|memcached|get|match|await ENDPOINT BYTES SECONDS");
   value_bytes = strtoull(argv[3], NULL, 10);
   place = malloc(value_bytes + 256);
   uint32_t* const times = malloc(kCallsMax * sizeof *times);
   if (value_bytes == 0 || place == NULL || times == NULL) die("BYTES");
-  const int is_match = strcmp(argv[1], "match") == 0;
-  void (*one)(void) = get_from_server;
-  if (is_match || strcmp(argv[1], "kvstore") == 0) {
-    open_kvstore(argv[2], is_match);
-    one = is_match ? match_in_kvstore : get_from_kvstore;
-  } else {
-    is_memcached = strcmp(argv[1], "memcached") == 0;
-    open_socket(argv[2]);
-    fill_server();
-  }
+  void (*const one)(void) = open_call(argv[1], argv[2]);
   for (int i = 0; i < 1000; ++i) one();
   const uint64_t until = now_ns() + (uint64_t)(atof(argv[4]) * 1e9);
   size_t count = 0;
@@ -199,6 +222,7 @@ int main(int argc, char** argv) {
   }
   qsort(times, count, sizeof *times, compare);
   printf("%.1f %.1f\n", times[count / 2] / 1e3, times[count * 99 / 100] / 1e3);
-  if (client != NULL) kvs_client_close(client);
+  kvs_queue_close(queue);
+  kvs_client_close(client);
   return 0;
 }
