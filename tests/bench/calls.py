@@ -32,8 +32,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 SUFFIXES = {".cc", ".h", ".c", ".cu", ".cuh", ".py"}
 FUNCTION_LINES, FILE_LINES = 70, 800
+#: For the rows of a submit: 64 in flight move 256 MiB.
+GETS = ["--transport", "shm", "--block-bytes", "256KiB", "--batch", "16", "--concurrency", "64"]
 #: For the row of the store's lock.
-EIGHT = ["--op", "get", "--block-bytes", "64KiB", "--batch", "16", "--connections", "8", "--concurrency", "16"]
+SIXTEEN = ["--op", "get", "--block-bytes", "64KiB", "--batch", "16", "--blocks", "1024", "--memory", "64MiB"]
+EIGHT = [*SIXTEEN, "--connections", "8", "--concurrency", "16"]
 
 
 def say(text: str) -> None:
@@ -97,9 +100,9 @@ class Build:
             self.one_call = None
             say(f"{self.tree} has no tests/bench/one_call.c: no rows of the {name} build's kvs_run")
         self._scratch, self._stack = scratch, stack
-        self.tcp, self.unix, _ = self.start("one", "--threads", 1, "--capacity", "1GiB")
+        self.tcp, self.unix, _ = self.start("one", "--threads", 1, "--capacity", "64MiB")
         #: As many I/O threads as by default, a policy that takes every block, and room for the memory lent by `submit`.
-        many = ["--capacity", "1GiB", "--eviction-policy", "lru", "--region-bytes-max", "8GiB"]
+        many = ["--capacity", "256MiB", "--eviction-policy", "lru", "--region-bytes-max", "8GiB"]
         _, self.many, self.admin = self.start("many", *many)
 
     def start(self, name: str, *options: object) -> tuple[str, str, str]:
@@ -216,7 +219,20 @@ class Calls:
         for what, endpoint in (("memcached", self.memcached), ("redis", self.redis)):
             if endpoint:
                 self.one_call(self.new, f"get, {what}", "new", what, endpoint)
-        shape = ["--op", "get", "--block-bytes", 4096, "--batch", 1, "--blocks", 64, "--connections", 1]
+        shape = [
+            "--op",
+            "get",
+            "--block-bytes",
+            4096,
+            "--batch",
+            1,
+            "--blocks",
+            64,
+            "--connections",
+            1,
+            "--memory",
+            "16MiB",
+        ]
         for build in self.builds:
             self.one_call(build, "get, kvs_run", build.name, "get", build.tcp)
             told = build.bench_json("run", *shape, "--duration", f"{self.seconds}s", "--endpoint", build.tcp)
@@ -232,9 +248,7 @@ class Calls:
 
     def submit(self) -> None:
         for build in self.builds:
-            told = build.bench_json(
-                "submit", "--endpoint", build.many, "--transport", "shm", "--duration", f"{self.seconds}s"
-            )
+            told = build.bench_json("submit", *GETS, "--endpoint", build.many, "--duration", f"{self.seconds}s")
             for quantile in ("p50", "p99"):
                 self.table.add(f"submit, {quantile}", build.name, told["submit_get"][f"{quantile}_us"])
 
