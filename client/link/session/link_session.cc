@@ -348,9 +348,9 @@ void LinkSession::send_cancel(std::uint64_t request_id) {
   flush_soon();
 }
 
-/// One system call for all requests of one turn of the executor; but a lone request goes at once.
+/// One system call for all requests of one turn of the executor; but a lone transfer goes at once.
 void LinkSession::flush_soon() {
-  if (requests_.in_flight() == 1) {
+  if (requests_.in_flight() == 1 && requests_.load_bytes() > kCallLoadBytes) {
     writer_.flush();
   } else if (!flush_posted_) {
     flush_posted_ = true;

@@ -90,6 +90,7 @@ class LinkSession final : public CallSession,
   /// The session may have ended because of its message lane.
   bool lost_messages() const { return lost_messages_; }
   std::size_t load_bytes() const { return requests_.load_bytes(); }
+  bool is_flush_due() const { return flush_posted_; }  ///< Another request of this turn leaves in the same write.
 
   // CallSession
   ClientShared& shared() override { return *shared_; }

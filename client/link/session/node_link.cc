@@ -13,6 +13,7 @@ namespace {
 constexpr Duration kMessagesBackoffMin = 1s, kMessagesBackoffMax = 60s;
 // Sessions kept only for unfinished business. At this limit connecting stops, to bound a bad node's memory use here.
 constexpr std::size_t kRetiredMax = 16;
+constexpr std::size_t kJoinedBytesMax = 64 << 10;  // The load up to which a lookup joins others.
 
 }  // namespace
 
@@ -119,7 +120,8 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
 
 /// The session with the least data in flight: a lookup does not wait behind a transfer. But a session with the
 /// namespace open comes first, so that calls wait for the round trip of opening only if all sessions lack it; the
-/// others open it meanwhile. For a device's memory, a session that has lent it comes before all.
+/// others open it meanwhile. For a device's memory, a session that has lent it comes before all. Lookups of one turn,
+/// such as those of a chain's extents, share a session and so a write, up to a limit.
 LinkSession* NodeLink::pick(const Call& call) {
   if (LinkSession* const wanted = find(call.session_wanted.get()); wanted != nullptr && wanted->is_serving()) {
     if (!wanted->can_take_call()) return nullptr;
@@ -128,6 +130,10 @@ LinkSession* NodeLink::pick(const Call& call) {
   }
   const bool must_open = call.space != Call::kNoSpace && !is_opened_somewhere(call.space);
   const bool needs_region = call.region && call.region->is_device();
+  const auto load = [&call](const LinkSession& session) {
+    const bool joins = call.data_bytes == 0 && session.is_flush_due() && session.load_bytes() <= kJoinedBytesMax;
+    return joins ? 0 : session.load_bytes();
+  };
   LinkSession* best = nullptr;
   int best_rank = 0;
   for (const Connection& connection : connections_) {
@@ -140,7 +146,7 @@ LinkSession* NodeLink::pick(const Call& call) {
     }
     if (needs_region && session.lend(call.region) == LinkRegions::State::kYes) rank += 2;
     if (best != nullptr) {
-      const bool is_better = rank != best_rank ? rank > best_rank : session.load_bytes() < best->load_bytes();
+      const bool is_better = rank != best_rank ? rank > best_rank : load(session) < load(*best);
       if (!is_better) continue;
     }
     best = &session;
