@@ -13,7 +13,7 @@
 
 namespace kv {
 
-/// spill-path: KVSTORE_NODE_SPILL_PATH. A leading "node" is not repeated: node-id is KVSTORE_NODE_ID.
+/// disk-path: KVSTORE_NODE_DISK_PATH. A leading "node" is not repeated: node-id is KVSTORE_NODE_ID.
 std::string node_variable(std::string_view option);
 
 /// Describes each variable that begins with KVSTORE_ but has no meaning for a client: its name, and the likely intended

@@ -1,8 +1,8 @@
 // client/blocking_client.h: a Client for any number of threads, with an I/O thread of its own.
 //
 //   BlockingClient client({.nodes = {{.endpoint = "unix:///run/kvstore/kvstore.sock"}}});
-//   const Space space = client.run({.verb = Verb::kOpen, .deadline = 1s, .record = &record}).space;
-//   const Completion got = client.run({.verb = Verb::kGet, .space = space, .hashes = hashes, .to = pages,
+//   const Space space = client.run({.operation = Op::kOpen, .deadline = 1s, .record = &record}).space;
+//   const Completion got = client.run({.operation = Op::kGet, .space = space, .hashes = hashes, .to = pages,
 //                                      .deadline = 2ms});
 //   engine.skip(got.get.block_count);        // 0 blocks is a miss, not an error; got.get.why has the reason
 #pragma once
@@ -102,7 +102,7 @@ auto BlockingClient::with(Use use) {
   // in_place_error: a bool is no error code.
   Result<T> result(boost::system::in_place_error, make_error_code(Errc::kUnavailable));
   const Work work = [&](Client& client, CallControl) { return keep<T>(begin(use, client), result); };
-  const Completion end = run({.verb = Verb::kOther, .work = &work});
+  const Completion end = run({.op = Op::kOther, .work = &work});
   return end.error ? Result<T>(boost::system::in_place_error, end.error) : std::move(result);
 }
 

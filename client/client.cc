@@ -58,11 +58,11 @@ asio::awaitable<std::vector<PingCall>> ping_members(ClientCore& core, std::uint3
                                                     CallControl control) {
   while (true) {
     const std::uint64_t epoch = core.shared->map_epoch;
-    CallGroup group(core.shared->executor, control);
+    CallBundle bundle(core.shared->executor, control);
     std::vector<PingCall> calls(core.members.size());
     for (PingCall& call : calls) call.space = space;
-    core.start_on_each(calls, group, until);
-    co_await wait_all(group);
+    core.start_on_each(calls, bundle, until);
+    co_await wait_all(bundle);
     co_await core.wait_for_map(until);
     const bool is_over = core.shared->clock.now() >= until || control.is_cancelled();
     if (core.shared->map_epoch == epoch || is_over) co_return calls;
@@ -111,7 +111,7 @@ Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds dead
 Async<void> Client::wait_open(Space space, std::chrono::microseconds deadline, CallControl control) {
   ClientCore& core = *core_;
   if (const error_code refused = core.refuses(space, deadline, control)) co_return refused;
-  const VerbInProgress verb(core.shared);
+  const CallInProgress in_progress(core.shared);
   if (!core.find_space(space)->record.is_set()) core.meet_hot_roots(space);  // so the first match has them
   const auto calls =
       co_await ping_members(core, static_cast<std::uint32_t>(space), core.deadline_after(deadline), control);
@@ -139,7 +139,7 @@ Async<std::vector<NodeAnswer>> Client::ask(NodeQuestion question, std::chrono::m
                                            CallControl control) {
   ClientCore& core = *core_;
   if (const error_code refused = core.refuses(deadline, control)) co_return refused;
-  const VerbInProgress verb(core.shared);
+  const CallInProgress in_progress(core.shared);
   const ClusterStatus& cluster = core.cluster;
   std::vector<std::size_t> links;
   for (std::size_t i = 0; i < core.members.size(); ++i) {
@@ -148,16 +148,16 @@ Async<std::vector<NodeAnswer>> Client::ask(NodeQuestion question, std::chrono::m
     if (is_meant) links.push_back(core.members[i]);
   }
   if (links.empty()) co_return error_code(Errc::kNotFound);
-  CallGroup group(core.shared->executor, control);
+  CallBundle bundle(core.shared->executor, control);
   std::vector<AdminCall> calls(links.size());
   const TimePoint until = core.deadline_after(deadline);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].answer.name = core.links[links[i]]->config().name;  // the map may change meanwhile
     calls[i].question = &question;
-    calls[i].group = &group;
+    calls[i].bundle = &bundle;
     core.links[links[i]]->start(calls[i], until);
   }
-  co_await wait_all(group);
+  co_await wait_all(bundle);
   std::vector<NodeAnswer> answers;
   for (AdminCall& call : calls) {
     call.answer.error = call.error();
@@ -171,11 +171,11 @@ Async<std::vector<NodeAnswer>> Client::ask(NodeQuestion question, std::chrono::m
 Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseconds deadline, CallControl control) {
   ClientCore& core = *core_;
   if (const error_code refused = core.refuses(deadline, control)) co_return refused;
-  const VerbInProgress verb(core.shared);
-  CallGroup group(core.shared->executor, control);
+  const CallInProgress in_progress(core.shared);
+  CallBundle bundle(core.shared->executor, control);
   std::vector<PingCall> calls(core.members.size());
-  core.start_on_each(calls, group, core.deadline_after(deadline));
-  co_await wait_all(group);
+  core.start_on_each(calls, bundle, core.deadline_after(deadline));
+  co_await wait_all(bundle);
   std::vector<std::chrono::nanoseconds> round_trips;
   for (const PingCall& call : calls) {
     KV_ASSERT(call.error() || call.round_trip.count() >= 0);  // negative means a missing answer
@@ -217,14 +217,14 @@ Async<void> Client::learn_hot_roots(Space space, std::chrono::microseconds deadl
   ClientCore& core = *core_;
   if (const error_code refused = core.refuses(space, deadline, control)) co_return refused;
   if (!core.has_hot_roots() || core.find_space(space)->record.is_set()) co_return Result<void>();
-  const VerbInProgress verb(core.shared);
-  CallGroup group(core.shared->executor, control);
+  const CallInProgress in_progress(core.shared);
+  CallBundle bundle(core.shared->executor, control);
   std::deque<HotRootsCall> calls;
   for (const std::size_t node : core.members) {
     HotRootsCall& call = calls.emplace_back(core.hot_sets, node);
-    core.start(call, node, space, group, core.deadline_after(deadline));
+    core.start(call, node, space, bundle, core.deadline_after(deadline));
   }
-  co_await wait_all(group);
+  co_await wait_all(bundle);
   co_return Result<void>();
 }
 
@@ -241,7 +241,7 @@ ClusterStatus Client::cluster() const { return core_->cluster; }
 Async<ClusterStatus> Client::learn_cluster(std::chrono::microseconds deadline, CallControl control) {
   ClientCore& core = *core_;
   if (const error_code refused = core.refuses(deadline, control)) co_return refused;
-  const VerbInProgress verb(core.shared);
+  const CallInProgress in_progress(core.shared);
   const auto calls = co_await ping_members(core, Call::kNoSpace, core.deadline_after(deadline), control);
   const bool has_answer = std::ranges::any_of(calls, [](const PingCall& call) { return !call.error(); });
   if (!has_answer && core.cluster.epoch == 0) co_return calls.front().error();

@@ -1,6 +1,6 @@
 // client/completion_queue.cc: a call enters as arguments on any thread, and leaves as a completion.
 //
-//   submitter         takes a slot, copies the arguments into it, hands it over without a lock
+//   submitter         takes an entry, copies the arguments into it, hands it over without a lock
 //   I/O thread        starts handed-over calls as coroutines of the client, and reports their events
 //   reaper            takes the completions (queue/completions.h)
 #include "client/completion_queue.h"
@@ -19,8 +19,8 @@
 #include "base/assert.h"
 #include "client/blocking_client.h"
 #include "client/load.h"
-#include "client/queue/call_slot.h"
-#include "client/queue/call_slots.h"
+#include "client/queue/call_entry.h"
+#include "client/queue/call_table.h"
 #include "client/queue/completions.h"
 #include "client/queue/handoff_list.h"
 #include "client/thread/client_thread.h"
@@ -71,22 +71,22 @@ std::size_t total_bytes(std::span<const std::span<Byte>> blocks) {
 /// Memory that a submit of `request` counts, besides copies: its blocks, and results by name.
 std::size_t data_bytes(const Request& request) {
   const std::size_t blocks = total_bytes(request.to) + total_bytes(request.from);
-  switch (request.verb) {
-    case Verb::kMatchSet: return request.hashes.size() * (sizeof(Held) + sizeof(std::uint32_t));
-    case Verb::kGetSet: return blocks + request.hashes.size() * sizeof(SetGetBlock);
-    case Verb::kPutSet: return blocks + request.hashes.size() * sizeof(SetPutBlock);
+  switch (request.op) {
+    case Op::kMatchSet: return request.hashes.size() * (sizeof(Held) + sizeof(std::uint32_t));
+    case Op::kGetSet: return blocks + request.hashes.size() * sizeof(SetGetBlock);
+    case Op::kPutSet: return blocks + request.hashes.size() * sizeof(SetPutBlock);
     default: return blocks;
   }
 }
 
-/// Whether each hash has its block, if the verb moves blocks.
+/// Whether each hash has its block, if the operation moves blocks.
 bool has_blocks(const Request& request) {
-  switch (request.verb) {
-    case Verb::kGet:
-    case Verb::kLoad:
-    case Verb::kGetSet: return request.to.size() == request.hashes.size();
-    case Verb::kPut:
-    case Verb::kPutSet: return request.from.size() == request.hashes.size();
+  switch (request.op) {
+    case Op::kGet:
+    case Op::kLoad:
+    case Op::kGetSet: return request.to.size() == request.hashes.size();
+    case Op::kPut:
+    case Op::kPutSet: return request.from.size() == request.hashes.size();
     default: return true;
   }
 }
@@ -104,36 +104,36 @@ void for_each_list(AnyRequest& request, Visit visit) {
 }
 
 /// For gets with segments and without a callback: a callback that makes completions.
-SegmentCallback to_tell(CallSlot& slot) {
+SegmentCallback to_tell(CallEntry& entry) {
   const auto tell = [](void* context, std::size_t segment, std::size_t block_count) {
-    auto& told = *static_cast<CallSlot*>(context);
+    auto& told = *static_cast<CallEntry*>(context);
     told.completions->tell_segment(told, segment, block_count);
   };
-  return {tell, &slot};
+  return {tell, &entry};
 }
 
 /// The end of a call whose deadline passed before any node was asked.
-error_code end_late(Verb verb, std::size_t count, Completion& end) {
+error_code end_late(Op op, std::size_t count, Completion& end) {
   const error_code why = asio::error::timed_out;
   SetResults sets;
-  switch (verb) {
-    case Verb::kMatch:
-    case Verb::kGet:
-    case Verb::kLoad:
-    case Verb::kPut:
+  switch (op) {
+    case Op::kMatch:
+    case Op::kGet:
+    case Op::kLoad:
+    case Op::kPut:
       end.match.why = end.get.why = end.put.why = why;
       end.put.refused = count;
       return {};
-    case Verb::kMatchSet:
+    case Op::kMatchSet:
       sets.match.held.resize(count, Held::kNowhere);
       sets.match.block_bytes.resize(count, 0);
       sets.match.why = why;
       break;
-    case Verb::kGetSet:
+    case Op::kGetSet:
       sets.get.blocks.resize(count, {.why = why});
       sets.get.why = why;
       break;
-    case Verb::kPutSet:
+    case Op::kPutSet:
       sets.put.blocks.resize(count, SetPutBlock::kRefused);
       sets.put.refused = count;
       sets.put.why = why;
@@ -161,15 +161,15 @@ std::string reason_in(const Completion& end, Client& client) {
 }  // namespace
 
 /// Both ends of a queue, and the I/O thread's work between them.
-///   1. Every pushed slot gets an end from the I/O thread; or, once the queue is over, from its submitter.
+///   1. Every pushed entry gets an end from the I/O thread; or, once the queue is over, from its submitter.
 ///   2. Once is_over_, the client and its thread are not used: they may be gone.
 ///   3. A call's end is reported after its coroutine has released the caller's memory.
 class CompletionQueue::Impl final : public ClientThread::Guest, public std::enable_shared_from_this<Impl> {
  public:
   Impl(ClientThread& thread, CompletionQueueOptions o, bool copies)
       : options(checked(o)),
-        slots(options.calls_max, options.bytes_max, copies),
-        completions(slots),
+        table(options.calls_max, options.bytes_max, copies),
+        completions(table),
         space_sizes(thread.space_sizes()),
         waker_(thread.waker()),
         busy_poll_(thread.busy_poll()),
@@ -189,41 +189,41 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     if (is_forked()) return error_code(Errc::kForked);
     const auto copied = copied_bytes(request);
     if (!copied) return copied.error();
-    // Before a slot is taken: these may throw.
+    // Before an entry is taken: these may throw.
     std::optional<NamespaceRecord> record;
     if (request.record != nullptr) record = *request.record;
     Work work;
     if (request.work != nullptr) work = *request.work;
-    const auto taken = take_slot(request, *copied + data_bytes(request));
+    const auto taken = take_entry(request, *copied + data_bytes(request));
     if (!taken) return taken.error();
-    CallSlot& slot = **taken;
-    if (!slot.arguments.reserve(*copied)) {
-      slots.give_back(slot);
+    CallEntry& entry = **taken;
+    if (!entry.arguments.reserve(*copied)) {
+      table.give_back(entry);
       return error_code(boost::system::errc::not_enough_memory, boost::system::generic_category());
     }
-    for_each_list(slot.request, [&](auto& list) { list = slot.arguments.copy(list); });
-    slot.record = std::move(record);
-    slot.work = std::move(work);
-    if (slot.record) slot.request.record = &*slot.record;
-    if (slot.work) slot.request.work = &slot.work;
-    if (!request.segment_ends.empty() && request.on_segment.call == nullptr) slot.request.on_segment = to_tell(slot);
+    for_each_list(entry.request, [&](auto& list) { list = entry.arguments.copy(list); });
+    entry.record = std::move(record);
+    entry.work = std::move(work);
+    if (entry.record) entry.request.record = &*entry.record;
+    if (entry.work) entry.request.work = &entry.work;
+    if (!request.segment_ends.empty() && request.on_segment.call == nullptr) entry.request.on_segment = to_tell(entry);
     completions.begun();
-    const CallId id = slots.name(slot);
-    if (submitted_.push(slot)) waker_->wake();
+    const CallId id = table.name(entry);
+    if (submitted_.push(entry)) waker_->wake();
     end_if_over();
-    return id;  // the slot may already belong to another call
+    return id;  // the entry may already belong to another call
   }
 
   /// The call is made by this thread if nobody else does I/O for the client, else by the I/O thread.
   Completion run(const Request& request, const Interrupt* interrupt) {
     CallWaiter waiter;
-    CallSlot* slot = nullptr;
-    if (const error_code refused = begin(request, waiter, slot)) return not_made(request, refused);
-    const CallId id{slot->id.load(std::memory_order_relaxed)};
+    CallEntry* entry = nullptr;
+    if (const error_code refused = begin(request, waiter, entry)) return not_made(request, refused);
+    const CallId id{entry->id.load(std::memory_order_relaxed)};
     const TimePoint until =
         interrupt != nullptr ? std::chrono::steady_clock::now() + interrupt->interval : TimePoint::max();
     const bool is_here = waiter.is_in_charge = host_->take_charge();
-    const bool is_first = submitted_.push(*slot);
+    const bool is_first = submitted_.push(*entry);
     if (waiter.is_in_charge && host_->run_here(waiter.has_ended, waiter.is_in_charge, until))
       return std::move(waiter.end);
     if (is_forked()) return not_made(request, Errc::kForked);  // in a callback, and this is the child
@@ -247,18 +247,18 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   Result<void> cancel(CallId call) {
     if (is_forked()) return error_code(Errc::kForked);
     const auto id = static_cast<std::uint64_t>(call);
-    CallSlot* const slot = slots.find(call);
-    if (slot == nullptr || slot->id.load(std::memory_order_acquire) != id) return error_code(Errc::kNotFound);
-    // Ids of a slot only grow. A late wish must not hide one for the slot's next call.
-    std::uint64_t seen = slot->cancel_id.load(std::memory_order_relaxed);
-    while (seen < id && !slot->cancel_id.compare_exchange_weak(seen, id, std::memory_order_release)) {
+    CallEntry* const entry = table.find(call);
+    if (entry == nullptr || entry->id.load(std::memory_order_acquire) != id) return error_code(Errc::kNotFound);
+    // Ids of an entry only grow. A late wish must not hide one for the entry's next call.
+    std::uint64_t seen = entry->cancel_id.load(std::memory_order_relaxed);
+    while (seen < id && !entry->cancel_id.compare_exchange_weak(seen, id, std::memory_order_release)) {
     }
-    if (!slot->is_cancel_queued.exchange(true, std::memory_order_acq_rel) && cancelled_.push(*slot)) waker_->wake();
+    if (!entry->is_cancel_queued.exchange(true, std::memory_order_acq_rel) && cancelled_.push(*entry)) waker_->wake();
     return {};
   }
 
   void cancel_all() {
-    for (std::size_t i = 0; i < slots.size(); ++i) static_cast<void>(cancel(CallId{slots[i].id.load()}));
+    for (std::size_t i = 0; i < table.size(); ++i) static_cast<void>(cancel(CallId{table[i].id.load()}));
   }
 
   void shutdown() {
@@ -284,24 +284,24 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   void work() override {
     const auto self = shared_from_this();  // it may detach itself
     // In this order: a call is handed over before any wish to cancel it.
-    CallSlot* wishes = cancelled_.take_all();
+    CallEntry* wishes = cancelled_.take_all();
     take_submitted();
     while (wishes != nullptr) {
-      CallSlot& slot = *wishes;
-      wishes = slot.next_cancelled;
-      slot.is_cancel_queued.exchange(false, std::memory_order_acq_rel);  // from here on it may be pushed again
-      if (slot.stage == CallSlot::Stage::kNone) continue;
-      if (is_wished_away(slot)) slot.cancellation->cancel();
+      CallEntry& entry = *wishes;
+      wishes = entry.next_cancelled;
+      entry.is_cancel_queued.exchange(false, std::memory_order_acq_rel);  // from here on it may be pushed again
+      if (entry.progress == CallEntry::Progress::kNone) continue;
+      if (is_wished_away(entry)) entry.cancellation->cancel();
     }
     if (is_closed_.load(std::memory_order_seq_cst) && !std::exchange(has_closed_, true)) {
-      for (std::size_t i = 0; i < slots.size(); ++i) {
-        if (slots[i].stage != CallSlot::Stage::kNone) slots[i].cancellation->cancel();
+      for (std::size_t i = 0; i < table.size(); ++i) {
+        if (table[i].progress != CallEntry::Progress::kNone) table[i].cancellation->cancel();
       }
     }
     for (std::size_t i = 0; i < kStartsPerTurn && starting_ != nullptr; ++i) {
-      CallSlot& slot = *starting_;
-      starting_ = slot.next_submitted;
-      start(slot);
+      CallEntry& entry = *starting_;
+      starting_ = entry.next_submitted;
+      start(entry);
     }
     end_if_idle();
   }
@@ -316,10 +316,10 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   void client_disabled() override {
     is_disabled_.store(true, std::memory_order_release);
     close(Errc::kUnavailable);
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i].stage == CallSlot::Stage::kNone) continue;
-      slots[i].end = {};  // may be half of a result
-      end(slots[i], Errc::kUnavailable);
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      if (table[i].progress == CallEntry::Progress::kNone) continue;
+      table[i].end = {};  // may be half of a result
+      end(table[i], Errc::kUnavailable);
     }
     starting_ = nullptr;
     running_count_ = 0;
@@ -328,7 +328,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   }
 
   const CompletionQueueOptions options;
-  CallSlots slots;
+  CallTable table;
   Completions completions;
   const std::shared_ptr<const SpaceSizes> space_sizes;
 
@@ -347,26 +347,26 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   error_code why_closed() const { return why_closed_.load(std::memory_order_acquire); }
 
-  /// A slot for a checked call, which borrows its arguments.
-  Result<CallSlot*> take_slot(const Request& request, std::size_t bytes) {
+  /// An entry for a checked call, which borrows its arguments.
+  Result<CallEntry*> take_entry(const Request& request, std::size_t bytes) {
     if (is_closed_.load(std::memory_order_acquire)) return why_closed();
     if (request.deadline > kDeadlineMax || !has_blocks(request)) return error_code(Errc::kBadRequest);
-    const auto taken = slots.take(bytes);
+    const auto taken = table.take(bytes);
     if (!taken) return taken.error();
-    CallSlot& slot = **taken;
-    slot.request = request;
-    slot.until = std::chrono::steady_clock::now() + std::max(request.deadline, std::chrono::microseconds(0));
-    return &slot;
+    CallEntry& entry = **taken;
+    entry.request = request;
+    entry.until = std::chrono::steady_clock::now() + std::max(request.deadline, std::chrono::microseconds(0));
+    return &entry;
   }
 
-  error_code begin(const Request& request, CallWaiter& waiter, CallSlot*& slot) {
+  error_code begin(const Request& request, CallWaiter& waiter, CallEntry*& entry) {
     if (is_forked()) return Errc::kForked;
     if (host_->is_current()) return Errc::kBadRequest;  // it would wait for itself
-    const auto taken = take_slot(request, 0);
+    const auto taken = take_entry(request, 0);
     if (!taken) return taken.error();
-    slot = *taken;
-    slot->waiter = &waiter;
-    slots.name(*slot);
+    entry = *taken;
+    entry->waiter = &waiter;
+    table.name(*entry);
     return {};
   }
 
@@ -382,53 +382,53 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     is_closed_.store(true, std::memory_order_seq_cst);
   }
 
-  static bool is_wished_away(const CallSlot& slot) {
-    return slot.cancel_id.load(std::memory_order_acquire) == slot.id.load(std::memory_order_relaxed);
+  static bool is_wished_away(const CallEntry& entry) {
+    return entry.cancel_id.load(std::memory_order_acquire) == entry.id.load(std::memory_order_relaxed);
   }
 
   /// Does not allocate: a call taken but in no list would never get its end (1).
   void take_submitted() {
-    for (CallSlot* slot = submitted_.take_all(); slot != nullptr;) {
-      CallSlot* const next = std::exchange(slot->next_submitted, nullptr);
-      KV_ASSERT(slot->stage == CallSlot::Stage::kNone);
-      slot->stage = CallSlot::Stage::kTaken;
-      slot->cancellation.emplace();
-      // Pushed while the others were being cancelled; or its wish came while a late one for the slot's last call was
+    for (CallEntry* entry = submitted_.take_all(); entry != nullptr;) {
+      CallEntry* const next = std::exchange(entry->next_submitted, nullptr);
+      KV_ASSERT(entry->progress == CallEntry::Progress::kNone);
+      entry->progress = CallEntry::Progress::kTaken;
+      entry->cancellation.emplace();
+      // Pushed while the others were being cancelled; or its wish came while a late one for the entry's last call was
       // still queued, which stood for both and was handled before this call arrived.
-      if (has_closed_ || is_wished_away(*slot)) slot->cancellation->cancel();
-      (starting_ == nullptr ? starting_ : starting_last_->next_submitted) = slot;
-      starting_last_ = slot;
-      slot = next;
+      if (has_closed_ || is_wished_away(*entry)) entry->cancellation->cancel();
+      (starting_ == nullptr ? starting_ : starting_last_->next_submitted) = entry;
+      starting_last_ = entry;
+      entry = next;
     }
   }
 
-  void start(CallSlot& slot) {
-    KV_ASSERT(slot.stage == CallSlot::Stage::kTaken);
-    slot.stage = CallSlot::Stage::kRunning;
+  void start(CallEntry& entry) {
+    KV_ASSERT(entry.progress == CallEntry::Progress::kTaken);
+    entry.progress = CallEntry::Progress::kRunning;
     ++running_count_;
-    asio::co_spawn(thread_->io(), run(shared_from_this(), slot), [](std::exception_ptr exception) {
+    asio::co_spawn(thread_->io(), run(shared_from_this(), entry), [](std::exception_ptr exception) {
       if (exception) std::rethrow_exception(exception);
     });
   }
 
-  static asio::awaitable<void> run(std::shared_ptr<Impl> self, CallSlot& slot) {
-    const error_code error = co_await self->serve(slot);
-    const bool has_waiter = slot.waiter != nullptr;
+  static asio::awaitable<void> run(std::shared_ptr<Impl> self, CallEntry& entry) {
+    const error_code error = co_await self->serve(entry);
+    const bool has_waiter = entry.waiter != nullptr;
     KV_ASSERT(self->running_count_ > 0);
     --self->running_count_;
-    self->end(slot, error);  // 3: serve() has been destroyed
+    self->end(entry, error);  // 3: serve() has been destroyed
     if (self->thread_ != nullptr) {
       has_waiter ? self->thread_->expect_caller() : self->thread_->linger(/*is_busy=*/self->running_count_ > 0);
     }
     self->end_if_idle();
   }
 
-  /// Makes the call, with its results in slot.end.
-  asio::awaitable<error_code> serve(CallSlot& slot);
-  asio::awaitable<error_code> serve_list(CallSlot& slot, std::chrono::microseconds left, CallControl control);
-  asio::awaitable<error_code> load(CallSlot& slot, std::chrono::microseconds left, CallControl control);
-  static std::chrono::microseconds time_left(const CallSlot& slot) {
-    return std::chrono::duration_cast<std::chrono::microseconds>(slot.until - std::chrono::steady_clock::now());
+  /// Makes the call, with its results in entry.end.
+  asio::awaitable<error_code> serve(CallEntry& entry);
+  asio::awaitable<error_code> serve_list(CallEntry& entry, std::chrono::microseconds left, CallControl control);
+  asio::awaitable<error_code> load(CallEntry& entry, std::chrono::microseconds left, CallControl control);
+  static std::chrono::microseconds time_left(const CallEntry& entry) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(entry.until - std::chrono::steady_clock::now());
   }
 
   /// Polls for the end of a call that another thread makes, as BlockingOptions::busy_poll asks.
@@ -447,27 +447,27 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     Completion end;
     end.error = why;
     end.tag = request.tag;
-    end.verb = request.verb;
+    end.op = request.op;
     if (request.lists.write != nullptr) request.lists.write(request.lists, end);
     return end;
   }
 
-  void end(CallSlot& slot, error_code error) {
-    slot.end.error = error;
-    slot.cancellation.reset();
-    slot.work = nullptr;
-    slot.record.reset();
+  void end(CallEntry& entry, error_code error) {
+    entry.end.error = error;
+    entry.cancellation.reset();
+    entry.work = nullptr;
+    entry.record.reset();
     // A disabled client's state is unknown.
     if (options.tells_reason && thread_ != nullptr && !is_disabled())
-      slot.end.reason = reason_in(slot.end, thread_->client());
-    if (slot.request.lists.write != nullptr) slot.request.lists.write(slot.request.lists, slot.end);
-    slot.stage = CallSlot::Stage::kNone;  // only now: what throws above is ended by client_disabled()
-    CallWaiter* const waiter = std::exchange(slot.waiter, nullptr);
-    if (waiter == nullptr) return completions.tell_end(slot);  // afterwards the slot may belong to another call
-    slot.end.tag = slot.request.tag;
-    slot.end.verb = slot.request.verb;
-    waiter->end = std::exchange(slot.end, {});
-    slots.give_back(slot);
+      entry.end.reason = reason_in(entry.end, thread_->client());
+    if (entry.request.lists.write != nullptr) entry.request.lists.write(entry.request.lists, entry.end);
+    entry.progress = CallEntry::Progress::kNone;  // only now: what throws above is ended by client_disabled()
+    CallWaiter* const waiter = std::exchange(entry.waiter, nullptr);
+    if (waiter == nullptr) return completions.tell_end(entry);  // afterwards the entry may belong to another call
+    entry.end.tag = entry.request.tag;
+    entry.end.op = entry.request.op;
+    waiter->end = std::exchange(entry.end, {});
+    table.give_back(entry);
     waiter->has_ended = true;
     if (!waiter->is_in_charge) waiter->done.release();
   }
@@ -499,10 +499,10 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   /// 1: ends calls pushed too late for the I/O thread.
   void refuse_submitted() {
-    for (CallSlot* slot = submitted_.take_all(); slot != nullptr;) {
-      CallSlot* const next = slot->next_submitted;
-      end(*slot, why_closed());
-      slot = next;
+    for (CallEntry* entry = submitted_.take_all(); entry != nullptr;) {
+      CallEntry* const next = entry->next_submitted;
+      end(*entry, why_closed());
+      entry = next;
     }
   }
 
@@ -511,14 +511,14 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   const std::chrono::microseconds busy_poll_;
   ClientThread* const host_;  ///< For run(), whose callers keep the client.
   ClientThread* thread_;      ///< The I/O thread's; null once the queue is over.
-  HandoffList<CallSlot, &CallSlot::next_submitted> submitted_;
-  HandoffList<CallSlot, &CallSlot::next_cancelled> cancelled_;
+  HandoffList<CallEntry, &CallEntry::next_submitted> submitted_;
+  HandoffList<CallEntry, &CallEntry::next_cancelled> cancelled_;
   std::atomic<bool> is_closed_{false}, is_disabled_{false};
   std::atomic<Errc> why_closed_{};
 
   // The I/O thread's.
-  CallSlot* starting_ = nullptr;  ///< Taken and not started, linked by next_submitted.
-  CallSlot* starting_last_ = nullptr;
+  CallEntry* starting_ = nullptr;  ///< Taken and not started, linked by next_submitted.
+  CallEntry* starting_last_ = nullptr;
   std::size_t running_count_ = 0;
   bool has_closed_ = false;  ///< It has seen is_closed_, and cancelled all calls.
   std::function<void()> done_;
@@ -561,15 +561,15 @@ Options options_of(const Request& request, std::chrono::microseconds left, CallC
 
 }  // namespace
 
-asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
-  const Request& request = slot.request;
+asio::awaitable<error_code> CompletionQueue::Impl::serve(CallEntry& entry) {
+  const Request& request = entry.request;
   Client& client = thread_->client();
-  Completion& end = slot.end;
-  const bool is_late = time_left(slot) <= std::chrono::microseconds(0);
-  const auto left = std::max(time_left(slot), std::chrono::microseconds(0));
+  Completion& end = entry.end;
+  const bool is_late = time_left(entry) <= std::chrono::microseconds(0);
+  const auto left = std::max(time_left(entry), std::chrono::microseconds(0));
   CallControl control;
   control.at_once = !options.wait_while_away;
-  control.cancellation = &*slot.cancellation;
+  control.cancellation = &*entry.cancellation;
   control.trace = request.trace;
   if (control.is_cancelled()) co_return Errc::kCancelled;
   if (request.work != nullptr) {
@@ -577,11 +577,11 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
     auto done = co_await std::move(made);
     co_return keep(std::move(done), end.count);
   }
-  if (request.verb == Verb::kRelease) {
+  if (request.op == Op::kRelease) {
     client.release(request.lease);
     co_return error_code();
   }
-  if (request.verb == Verb::kOpen) {
+  if (request.op == Op::kOpen) {
     if (request.record == nullptr) co_return Errc::kBadRequest;
     control.at_once = false;  // may wait for a node until its deadline
     NamespaceRecord record = *request.record;
@@ -589,85 +589,85 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
     co_return keep(std::move(opened), end.space);
   }
   // The call's turn came too late. Asking the nodes would count against them.
-  if (is_late && slot.waiter == nullptr) co_return end_late(request.verb, request.hashes.size(), end);
-  switch (request.verb) {
-    case Verb::kWaitOpen: {
+  if (is_late && entry.waiter == nullptr) co_return end_late(request.op, request.hashes.size(), end);
+  switch (request.op) {
+    case Op::kWaitOpen: {
       control.at_once = false;
       const auto waited = co_await client.wait_open(request.space, left, control);
       co_return waited ? error_code() : waited.error();
     }
-    case Verb::kLend: co_return keep(co_await client.lend(request.memory, left, control), end.count);
-    case Verb::kRemoveDeviceMemory: {
+    case Op::kLend: co_return keep(co_await client.lend(request.memory, left, control), end.count);
+    case Op::kRemoveDeviceMemory: {
       const auto removed = co_await client.remove_device_memory(request.memory, left, control);
       co_return removed ? error_code() : removed.error();
     }
     default: {
-      const error_code error = co_await serve_list(slot, left, control);
+      const error_code error = co_await serve_list(entry, left, control);
       co_return error;
     }
   }
 }
 
 /// Calls on a list of hashes.
-asio::awaitable<error_code> CompletionQueue::Impl::serve_list(CallSlot& slot, std::chrono::microseconds left,
+asio::awaitable<error_code> CompletionQueue::Impl::serve_list(CallEntry& entry, std::chrono::microseconds left,
                                                               CallControl control) {
-  const Request& request = slot.request;
+  const Request& request = entry.request;
   const Space space = request.space;
   const Hashes hashes = request.hashes;
   Client& client = thread_->client();
-  Completion& end = slot.end;
-  switch (request.verb) {
-    case Verb::kMatch: {
+  Completion& end = entry.end;
+  switch (request.op) {
+    case Op::kMatch: {
       const auto given = options_of<MatchOptions>(request, left, control);
       co_return keep(co_await client.match(space, hashes, given), end.match);
     }
-    case Verb::kGet: {
+    case Op::kGet: {
       const auto given = options_of<GetOptions>(request, left, control);
       co_return keep(co_await client.get(space, hashes, request.to, given), end.get);
     }
-    case Verb::kLoad: {
-      const error_code error = co_await load(slot, left, control);
+    case Op::kLoad: {
+      const error_code error = co_await load(entry, left, control);
       co_return error;
     }
-    case Verb::kPut: {
+    case Op::kPut: {
       auto given = options_of<PutOptions>(request, left, control);
       given.checksums = request.checksums_of_from;
       co_return keep(co_await client.put(space, hashes, request.from, given), end.put);
     }
-    case Verb::kMatchSet: {
+    case Op::kMatchSet: {
       const auto given = options_of<SetMatchOptions>(request, left, control);
       co_return keep(co_await client.match_set(space, hashes, given), &SetResults::match, end);
     }
-    case Verb::kGetSet: {
+    case Op::kGetSet: {
       const auto given = options_of<SetGetOptions>(request, left, control);
       co_return keep(co_await client.get_set(space, hashes, request.to, given), &SetResults::get, end);
     }
-    case Verb::kPutSet: {
+    case Op::kPutSet: {
       const auto given = options_of<SetPutOptions>(request, left, control);
       co_return keep(co_await client.put_set(space, hashes, request.from, given), &SetResults::put, end);
     }
-    case Verb::kTouch: co_return keep(co_await client.touch(space, hashes, left, control), end.count);
-    case Verb::kRetain: co_return keep(co_await client.retain(space, hashes, left, control), end.count);
-    case Verb::kUnretain: co_return keep(co_await client.unretain(space, hashes, left, control), end.count);
-    case Verb::kDrop: co_return keep(co_await client.drop(space, hashes, left, control), end.drop);
+    case Op::kTouch: co_return keep(co_await client.touch(space, hashes, left, control), end.count);
+    case Op::kRetain: co_return keep(co_await client.retain(space, hashes, left, control), end.count);
+    case Op::kUnretain: co_return keep(co_await client.unretain(space, hashes, left, control), end.count);
+    case Op::kDrop: co_return keep(co_await client.drop(space, hashes, left, control), end.drop);
     default: co_return Errc::kBadRequest;  // without `work`
   }
 }
 
-asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, std::chrono::microseconds left,
+asio::awaitable<error_code> CompletionQueue::Impl::load(CallEntry& entry, std::chrono::microseconds left,
                                                         CallControl control) {
-  const Request& request = slot.request;
+  const Request& request = entry.request;
   auto given = options_of<LoadOptions>(request, left, control);
   given.block_count_min = request.block_count_min;
-  const std::function<void(const MatchResult&)> on_match = [this, &slot](const MatchResult& match) {
-    slot.end.match = match;
-    slot.end.get.why = match.why;
-    if (slot.request.tell_match && slot.waiter == nullptr) completions.tell_matched(slot, match);
+  const std::function<void(const MatchResult&)> on_match = [this, &entry](const MatchResult& match) {
+    entry.end.match = match;
+    entry.end.get.why = match.why;
+    if (entry.request.tell_match && entry.waiter == nullptr) completions.tell_matched(entry, match);
   };
   auto loaded = co_await kv::load(thread_->client(), request.space, request.hashes, request.to, given, &on_match);
   if (!loaded) co_return loaded.error();
-  slot.end.get = loaded->get;
-  co_return slot.end.get.why == Errc::kCancelled ? slot.end.get.why : error_code();
+  entry.end.get = loaded->get;
+  co_return entry.end.get.why == Errc::kCancelled ? entry.end.get.why : error_code();
 }
 
 // -- the interface
@@ -716,8 +716,8 @@ Result<std::size_t> CompletionQueue::wait(std::span<const CallId> calls, std::si
 }
 
 int CompletionQueue::fd() const { return impl_->is_forked() ? -1 : impl_->completions.fd(); }
-std::size_t CompletionQueue::calls_in_flight() const { return impl_->slots.calls(); }
-std::size_t CompletionQueue::bytes_in_flight() const { return impl_->slots.bytes(); }
+std::size_t CompletionQueue::calls_in_flight() const { return impl_->table.calls(); }
+std::size_t CompletionQueue::bytes_in_flight() const { return impl_->table.bytes(); }
 
 void CompletionQueue::shutdown() {
   if (!impl_->is_forked()) impl_->shutdown();

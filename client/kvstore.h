@@ -5,7 +5,7 @@
  *   kvs_client *client;
  *   if (kvs_client_open(&options, &client) != KVS_OK) puts(kvs_last_error());
  *
- *   kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET);
+ *   kvs_request get = KVS_REQUEST_INIT(KVS_OP_GET);
  *   get.space = space;
  *   get.hashes = hashes;
  *   get.count = count;
@@ -140,38 +140,38 @@ typedef struct kvs_options {
 
 /* ---- A call */
 
-/* The fields of a kvs_request that each verb uses, besides deadline_us and tag; those in brackets are optional. All
- * others must be zero. */
+/* The fields of a kvs_request that each operation uses, besides deadline_us and tag; those in brackets are optional.
+ * All others must be zero. */
 enum {
-  KVS_VERB_OPEN = 1,      /* record */
-  KVS_VERB_WAIT_OPEN = 2, /* space */
-  KVS_VERB_MATCH = 3,     /* space, hashes [token_ids, extras, reuse, LEASE, PREFETCH] */
-  KVS_VERB_GET = 4,       /* space, hashes, blocks [lease, segment_ends, checksums, MEMORY_ONLY] */
-  KVS_VERB_LOAD = 5,      /* space, hashes, blocks [block_count_min, segment_ends, checksums, reuse,
-                           * MEMORY_ONLY, TELL_MATCH] */
-  KVS_VERB_PUT = 6,       /* space, hashes, blocks [token_ids, extras, checksums, reuse] */
-  KVS_VERB_TOUCH = 7,     /* space, hashes; as the next three */
-  KVS_VERB_PIN = 8,
-  KVS_VERB_UNPIN = 9,
-  KVS_VERB_DROP = 10,
-  KVS_VERB_RELEASE = 11,              /* lease */
-  KVS_VERB_LEND = 12,                 /* memory, bytes */
-  KVS_VERB_REMOVE_DEVICE_MEMORY = 13, /* memory, bytes */
-  KVS_VERB_STATS = 14,                /* json */
-  KVS_VERB_MATCH_SET = 15,            /* space, hashes [held, held_bytes, group_counts, reuse, LEASE, PREFETCH] */
-  KVS_VERB_GET_SET = 16,              /* space, hashes, blocks, lengths [landed, lease, group_counts, MEMORY_ONLY] */
-  KVS_VERB_PUT_SET = 17,              /* space, hashes, blocks, lengths [outcomes, group_counts, reuse] */
-  KVS_VERB_WHY = 18,                  /* space, hashes, json */
-  KVS_VERB_CONTEXT_CREATE = 19,       /* space, hashes, name, ttl_us or until_us, json [tags, priority, SLIDING] */
-  KVS_VERB_CONTEXT_EXTEND = 20,       /* name, ttl_us or until_us, json [priority, SLIDING] */
-  KVS_VERB_CONTEXT_DELETE = 21,       /* name, json */
-  KVS_VERB_CONTEXT_WARM = 22,         /* name, json [STOP] */
-  KVS_VERB_CONTEXT_EXPORT = 23,       /* name, file, json [key_file, PARTIAL, REPLACE]; kvs_run only */
-  KVS_VERB_CONTEXT_IMPORT = 24,       /* file, json [name, ttl_us or until_us, priority, key_file, SLIDING]; the same */
-  KVS_VERB_CONTEXT_LIST = 25          /* json [name] */
+  KVS_OP_OPEN = 1,      /* record */
+  KVS_OP_WAIT_OPEN = 2, /* space */
+  KVS_OP_MATCH = 3,     /* space, hashes [token_ids, extras, reuse, LEASE, PREFETCH] */
+  KVS_OP_GET = 4,       /* space, hashes, blocks [lease, segment_ends, checksums, MEMORY_ONLY] */
+  KVS_OP_LOAD = 5,      /* space, hashes, blocks [block_count_min, segment_ends, checksums, reuse,
+                         * MEMORY_ONLY, TELL_MATCH] */
+  KVS_OP_PUT = 6,       /* space, hashes, blocks [token_ids, extras, checksums, reuse] */
+  KVS_OP_TOUCH = 7,     /* space, hashes; as the next three */
+  KVS_OP_RETAIN = 8,
+  KVS_OP_UNRETAIN = 9,
+  KVS_OP_DROP = 10,
+  KVS_OP_RELEASE = 11,              /* lease */
+  KVS_OP_LEND = 12,                 /* memory, bytes */
+  KVS_OP_REMOVE_DEVICE_MEMORY = 13, /* memory, bytes */
+  KVS_OP_STATS = 14,                /* json */
+  KVS_OP_MATCH_SET = 15,            /* space, hashes [held, held_bytes, group_counts, reuse, LEASE, PREFETCH] */
+  KVS_OP_GET_SET = 16,              /* space, hashes, blocks, lengths [landed, lease, group_counts, MEMORY_ONLY] */
+  KVS_OP_PUT_SET = 17,              /* space, hashes, blocks, lengths [outcomes, group_counts, reuse] */
+  KVS_OP_WHY = 18,                  /* space, hashes, json */
+  KVS_OP_CONTEXT_CREATE = 19,       /* space, hashes, name, ttl_us or until_us, json [tags, priority, SLIDING] */
+  KVS_OP_CONTEXT_EXTEND = 20,       /* name, ttl_us or until_us, json [priority, SLIDING] */
+  KVS_OP_CONTEXT_DELETE = 21,       /* name, json */
+  KVS_OP_CONTEXT_WARM = 22,         /* name, json [STOP] */
+  KVS_OP_CONTEXT_EXPORT = 23,       /* name, file, json [key_file, PARTIAL, REPLACE]; kvs_run only */
+  KVS_OP_CONTEXT_IMPORT = 24,       /* file, json [name, ttl_us or until_us, priority, key_file, SLIDING]; the same */
+  KVS_OP_CONTEXT_LIST = 25          /* json [name] */
 };
 
-/* What a verb does
+/* What an operation does
  *
  * open       Opens a namespace. Nodes may come later: a worker may start while the store is away; its lookups then find
  *            0 blocks, with `why`, and nodes open the namespace when they come. Waits for the first that does, until
@@ -182,7 +182,7 @@ enum {
  * get        Copies the longest held prefix to memory.
  * load       Match, then get of the matched blocks, under one deadline.
  * put        Stores a chain's blocks.
- * touch, pin, unpin  Apply to a chain's longest held prefix, or to each held block of a set.
+ * touch, retain, unretain  Apply to a chain's longest held prefix, or to each held block of a set.
  * drop       Drops the chain's last block and all below it, or each of a set's blocks; count 0: the whole namespace.
  * release    Ends a lease, without waiting for the nodes.
  * lend       Lends memory of kvs_allocate or of a device to all nodes now, so that the first calls need not use the
@@ -209,9 +209,9 @@ enum {
  * to the end of the list; each has 1 to 64 different names. A group is held, got and put as a whole or not at all: a
  * put makes its blocks visible at one moment, and a group with a missing block is a miss. A lease covers the groups
  * that are in memory as a whole. Nodes keep no record of groups, so all calls should list the same names with the same
- * one first: among several nodes the group lies where that name belongs, and touch, pin, unpin and drop, which take
- * single names, reach only that one. Dropping it drops the group. A node without group support is not asked: `why` is
- * KVS_UNSUPPORTED.
+ * one first: among several nodes the group lies where that name belongs, and touch, retain, unretain and drop, which
+ * take single names, reach only that one. Dropping it drops the group. A node without group support is not asked: `why`
+ * is KVS_UNSUPPORTED.
  *
  * Named contexts (docs/contexts.md) are prefixes that nodes keep in memory for a time. KVS_NOT_FOUND: unknown name.
  * KVS_BAD_REQUEST: a name, tag or time that is not allowed.
@@ -278,7 +278,7 @@ typedef struct kvs_set_block { /* does not grow */
  * until the node has answered or ended. Memory of kvs_allocate may be freed meanwhile. */
 typedef struct kvs_request {
   size_t struct_size;
-  uint32_t verb;  /* KVS_VERB_... */
+  uint32_t op;    /* KVS_OP_... */
   uint32_t flags; /* KVS_FLAG_... */
   kvs_space space;
   uint32_t reuse;       /* KVS_REUSE_... */
@@ -334,10 +334,10 @@ typedef struct kvs_request {
   kvs_set_block* landed; /* outcome of a get */
   uint8_t* outcomes;     /* KVS_PUT_... */
 } kvs_request;
-#define KVS_REQUEST_INIT(verb)                                                                                    \
-  {                                                                                                               \
-    sizeof(kvs_request), (verb), 0, 0, 0, 0, 0, 0, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, 0, NULL, 0, NULL, \
-        NULL, 0, NULL, 0, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL      \
+#define KVS_REQUEST_INIT(op)                                                                                          \
+  {                                                                                                                   \
+    sizeof(kvs_request), (op), 0, 0, 0, 0, 0, 0, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, 0, NULL, 0, NULL, NULL, \
+        0, NULL, 0, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL                \
   }
 
 typedef uint64_t kvs_call; /* of one queue; never 0, never reused */
@@ -352,11 +352,11 @@ typedef struct kvs_completion { /* grows at its end: functions that write one ta
   kvs_call call;
   uint64_t tag; /* from the request */
   int event;
-  int verb;
+  int op;
   int status; /* KVS_CANCELLED: given up, the results cover the part done */
   int why;    /* of match, get, load, put and of a set: reason for a short result; KVS_OK: a plain miss */
   /* match, match_set: found. get, load, get_set: landed and verified (a device's memory: landed; the rest is
-   * unspecified). put, put_set: stored. touch, pin, unpin, drop: blocks, over all nodes. lend: connections that
+   * unspecified). put, put_set: stored. touch, retain, unretain, drop: blocks, over all nodes. lend: connections that
    * received it; 0 is not an error. */
   size_t block_count;
   size_t segment;

@@ -311,8 +311,8 @@ KVS_API int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows*
 typedef struct kvs_staging kvs_staging;
 typedef struct kvs_staging_options {
   size_t struct_size;
-  uint64_t slot_bytes;        /* of one buffer, at least one layer of one block; 0: 16 MiB */
-  int slot_count;             /* from 2 to 64; 0: 3 */
+  uint64_t buffer_bytes;      /* of one buffer, at least one layer of one block; 0: 16 MiB */
+  int buffer_count;           /* from 2 to 64; 0: 3 */
   int direct_block_count_max; /* CUDA blocks of a kernel that reads host memory directly; 0: 64 */
   uint64_t direct_bytes_max;  /* totals up to this skip the buffers; 0: measured now; 1: all use them */
   int device_number;          /* KVS_DEVICE_NUMBER(ordinal); 0: the thread's */
@@ -326,9 +326,9 @@ KVS_API int kvs_staging_create(const kvs_staging_options* options, kvs_staging**
 /* Waits for all enqueued work. NULL is allowed. */
 KVS_API void kvs_staging_free(kvs_staging* staging);
 
-typedef struct kvs_mark { /* does not grow. A moment on one of the two lanes; number 0: now */
+typedef struct kvs_mark { /* does not grow. A moment on one of the two lines; number 0: now */
   uint64_t number;
-  uint32_t lane;
+  uint32_t line;
 } kvs_mark;
 typedef struct kvs_staged_layers { /* does not grow. Layers before layer_end are complete once `mark` is passed */
   int64_t layer_end;

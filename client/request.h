@@ -24,7 +24,7 @@ struct SpaceSize {
 enum class CallId : std::uint64_t {};
 
 /// Those without a field of Request to themselves run its `work`.
-enum class Verb : std::uint8_t {
+enum class Op : std::uint8_t {
   kOther,
   kOpen,
   kWaitOpen,
@@ -68,14 +68,14 @@ struct SetLists {
 /// it passes `control` can be cancelled.
 using Work = std::function<Async<std::size_t>(Client& client, CallControl control)>;
 
-/// The arguments of one call. A member that the verb does not use is ignored. MatchOptions, GetOptions and so on, and
-/// the calls of Client, explain the members of the same names.
+/// The arguments of one call. A member that the operation does not use is ignored. MatchOptions, GetOptions and so on,
+/// and the calls of Client, explain the members of the same names.
 ///   submit() copies lists, records and `work`; run() borrows them. The blocks, and the checksums, stay in use until
 ///   the call's end, even after a cancel or a missed deadline. A node may write blocks in memory of allocate() even
 ///   after a cancelled or late get: they are quarantined, calls that name them fail with kQuarantined, and they may be
 ///   freed.
 struct Request {
-  Verb verb{};
+  Op op{};
   Space space{};
   Hashes hashes = {};
   TargetBlocks to = {};    ///< get, load, get_set.
@@ -104,7 +104,7 @@ struct Request {
   TraceContext trace = {};
 };
 
-/// Results of a set call, by name: the one for the call's verb. Its lists have an element per hash.
+/// Results of a set call, by name: the one for the call's operation. Its lists have an element per hash.
 struct SetResults {
   SetMatchResult match;
   SetGetResult get;
@@ -114,13 +114,13 @@ struct SetResults {
 /// One event of a call. A call's events come in the order in which they happened; the last, exactly one, is kEnd.
 struct Completion {
   enum class Kind : std::uint8_t {
-    kEnd,      ///< The call has ended: `error`, and the result of its verb.
+    kEnd,      ///< The call has ended: `error`, and the result of its operation.
     kMatched,  ///< A load that asked for it: `match` is known, and the blocks are on their way.
     kSegment   ///< A get or load: the first get.block_count blocks have segment `segment` and all earlier ones.
   };
   CallId call{};
   std::uint64_t tag = 0;
-  Verb verb{};
+  Op op{};
   Kind kind = Kind::kEnd;
   /// A dead, slow or full node is not an error but a smaller result with its `why`. kCancelled: the call was given up;
   /// the results cover the part done by then. kUnavailable from a client that is_disabled(): the results are empty.

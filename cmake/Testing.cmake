@@ -6,7 +6,7 @@ include(GoogleTest)
 # `ctest -L LABEL` runs the tests of its programs; the target of the same name builds them. About fifteen programs each, besides the
 # fuzzers' corpora: the build is most of the cost.
 #   parses   AddressSanitizer. The program feeds bytes of a peer, a file or a caller to the code that reads them (frames, sessions, layouts,
-#            spill directories, exported contexts, tests/attack), or covers code that owns memory by hand (index, arena, staging, pages,
+#            disk directories, exported contexts, tests/attack), or covers code that owns memory by hand (index, arena, staging, pages,
 #            verbs). The parsers of configuration, policies and queries are small, and each has a fuzzer.
 #   threads  ThreadSanitizer. The program's threads share data: servers and sessions, the client's links and queues, the disk's writers,
 #            keepers of files, name servers.

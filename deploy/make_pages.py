@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# The man section of each program. The lists omit kvstore-node's command `spill`, which `kvstorectl spill` documents.
+# The man section of each program. The lists omit kvstore-node's command `disk`, which `kvstorectl disk` documents.
 PROGRAMS = {"kvstore-node": 8, "kvstorectl": 1, "kvstore-bench": 1, "kvstore-policies": 1}
-UNLISTED = {"kvstore-node": ["spill"]}
+UNLISTED = {"kvstore-node": ["disk"]}
 WORDS_OF_LISTS = {"positionals", "subcommands"}
 
 
@@ -72,7 +72,7 @@ class Command:
 
 
 def help_of(binaries: Path, words: list[str]) -> str:
-    path = f"{binaries.resolve()}:{os.environ['PATH']}"  # `kvstorectl spill` looks for kvstore-node
+    path = f"{binaries.resolve()}:{os.environ['PATH']}"  # `kvstorectl disk` looks for kvstore-node
     done = subprocess.run(
         [str(binaries.resolve() / words[0]), *words[1:], "--help"],
         capture_output=True,

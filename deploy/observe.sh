@@ -128,7 +128,7 @@ wait_for() {
 endpoints=() targets=()
 for ((i = 0; i < nodes; ++i)); do
   disk=()
-  [ "$i" = 0 ] || disk=(--spill-path "$scratch/spill-$i" --spill-capacity 256MiB)
+  [ "$i" = 0 ] || disk=(--disk-path "$scratch/disk-$i" --disk-capacity 256MiB)
   start "node-$i" "$node" --node-id "node-$i" --listen "unix://$scratch/node-$i.sock" --admin "127.0.0.1:${admin_ports[i]}" \
     --capacity 64MiB "${disk[@]}"
   wait_for "${admin_ports[i]}" /readyz

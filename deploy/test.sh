@@ -34,7 +34,7 @@
 #   deploy/test.sh --planted     plants all bugs one by one: the tests must catch each
 #   deploy/test.sh --rdma        --rdma-loop, and all of it between two devices as well
 #   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
-#                                where there is none), and spill directories from one Debian to the other; --debian12 likewise
+#                                where there is none), and disk directories from one Debian to the other; --debian12 likewise
 #
 # In no other run:
 #

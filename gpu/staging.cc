@@ -45,7 +45,7 @@ std::optional<Cut> cut_of(const Layout& layout) {
 }  // namespace
 
 /// A buffer and its last use.
-struct Staging::Slot {
+struct Staging::Buffer {
   std::byte* memory = nullptr;
   Mark last;
   std::vector<Copy2d> leaving = {};  ///< Of a page-locked buffer: copies from it to the blocks after `last`.
@@ -116,16 +116,17 @@ class Staging::Call {
 Staging::Staging(StagingDevice& device, const StagingConfig& config) : device_(device), config_(config) {}
 
 Result<std::unique_ptr<Staging>> Staging::create(StagingDevice& device, StagingConfig config) {
-  if (config.slot_count < 2 || config.slot_count > 64 || config.slot_bytes == 0 || config.direct_block_count_max < 1) {
+  if (config.buffer_count < 2 || config.buffer_count > 64 || config.buffer_bytes == 0 ||
+      config.direct_block_count_max < 1) {
     return Errc::kBadRequest;
   }
   // All device memory is allocated here, so that later calls cannot run out. Page-locked memory is slow to get and many
-  // callers need none: next_host_slot() allocates it at the first call with other memory.
+  // callers need none: next_host_buffer() allocates it at the first call with other memory.
   std::unique_ptr<Staging> staging(new Staging(device, config));
-  for (int i = 0; i < config.slot_count; ++i) {
-    Slot slot{.memory = device.allocate(StagingMemory::kDevice, config.slot_bytes), .last = {}};
-    if (!slot.memory) return Errc::kOutOfMemory;
-    staging->device_slots_.push_back(std::move(slot));
+  for (int i = 0; i < config.buffer_count; ++i) {
+    Buffer buffer{.memory = device.allocate(StagingMemory::kDevice, config.buffer_bytes), .last = {}};
+    if (!buffer.memory) return Errc::kOutOfMemory;
+    staging->device_buffers_.push_back(std::move(buffer));
   }
   if (config.direct_bytes_max) {
     staging->direct_bytes_max_ = *config.direct_bytes_max;
@@ -137,18 +138,18 @@ Result<std::unique_ptr<Staging>> Staging::create(StagingDevice& device, StagingC
 
 Staging::~Staging() {
   static_cast<void>(drain(TimePoint::max()));  // a failed device no longer touches the memory
-  for (const Slot& slot : device_slots_) device_.free(StagingMemory::kDevice, slot.memory);
-  for (const Slot& slot : host_slots_) device_.free(StagingMemory::kPageLocked, slot.memory);
+  for (const Buffer& buffer : device_buffers_) device_.free(StagingMemory::kDevice, buffer.memory);
+  for (const Buffer& buffer : host_buffers_) device_.free(StagingMemory::kPageLocked, buffer.memory);
 }
 
 Result<void> Staging::drain(TimePoint deadline) {
-  for (const Lane lane : {Lane::kCopy, Lane::kKernel}) {  // a mark is behind all work of its lane
-    const auto mark = device_.mark(lane);
+  for (const Line line : {Line::kCopy, Line::kKernel}) {  // a mark is behind all work of its line
+    const auto mark = device_.mark(line);
     if (!mark) return mark.error();
     const auto done = device_.wait(*mark, deadline);
     if (!done) return done.error();
   }
-  for (Slot& slot : host_slots_) slot.leaving.clear();  // of a failed call: its blocks are unspecified
+  for (Buffer& buffer : host_buffers_) buffer.leaving.clear();  // of a failed call: its blocks are unspecified
   return {};
 }
 
@@ -182,13 +183,13 @@ Result<void> Staging::run(const StagedBlocks& given, bool is_load, std::int64_t 
   if (given.is_page_locked && call.chunk_bytes(all) <= direct_bytes_max_) {
     const auto moved = run_direct(call, all, is_load);
     if (!moved) return moved.error();
-    const auto mark = device_.mark(Lane::kKernel);
+    const auto mark = device_.mark(Line::kKernel);
     if (!mark) return mark.error();
     marks.push_back({first_layer + layer_count, *mark});
     return {};
   }
   const auto moved = run_staged(call, all, is_load, marks);
-  for (Slot& slot : host_slots_) slot.leaving.clear();  // a failed call leaves copies to its blocks: drop them
+  for (Buffer& buffer : host_buffers_) buffer.leaving.clear();  // a failed call leaves copies to its blocks: drop them
   return moved;
 }
 
@@ -204,14 +205,14 @@ Result<void> Staging::run_direct(const Call& call, const Chunk& all, bool is_loa
 }
 
 Result<void> Staging::run_staged(const Call& call, const Chunk& all, bool is_load, std::vector<StagedLayers>& marks) {
-  const auto slot_bytes = static_cast<std::int64_t>(config_.slot_bytes);
-  if (call.layer_bytes() > slot_bytes) return Errc::kTooLarge;
+  const auto buffer_bytes = static_cast<std::int64_t>(config_.buffer_bytes);
+  if (call.layer_bytes() > buffer_bytes) return Errc::kTooLarge;
   const TimePoint deadline = call.given().deadline;
   // All blocks of as many layers as fit; or one layer of as many blocks as fit.
-  const std::int64_t blocks_each = std::min(all.blocks, slot_bytes / call.layer_bytes());
-  const std::int64_t layers_each = blocks_each < all.blocks ? 1 : slot_bytes / (blocks_each * call.layer_bytes());
+  const std::int64_t blocks_each = std::min(all.blocks, buffer_bytes / call.layer_bytes());
+  const std::int64_t layers_each = blocks_each < all.blocks ? 1 : buffer_bytes / (blocks_each * call.layer_bytes());
   const std::int64_t layer_end = all.layer + all.layers;
-  KV_ASSERT(blocks_each >= 1 && layers_each >= 1 && blocks_each * layers_each * call.layer_bytes() <= slot_bytes);
+  KV_ASSERT(blocks_each >= 1 && layers_each >= 1 && blocks_each * layers_each * call.layer_bytes() <= buffer_bytes);
   // Layers in order: the engine begins with the first while the others are still in flight.
   for (std::int64_t layer = all.layer; layer < layer_end;) {
     const std::int64_t layers = std::min(layers_each, layer_end - layer);
@@ -222,126 +223,126 @@ Result<void> Staging::run_staged(const Call& call, const Chunk& all, bool is_loa
       if (!moved) return moved.error();
     }
     layer += layers;
-    const auto mark = device_.mark(is_load ? Lane::kKernel : Lane::kCopy);
+    const auto mark = device_.mark(is_load ? Line::kKernel : Line::kCopy);
     if (!mark) return mark.error();
     marks.push_back({layer, *mark});
   }
-  for (std::size_t i = 0; i < host_slots_.size() && !is_load; ++i) {
-    const auto emptied = empty(host_slots_[i], deadline);
+  for (std::size_t i = 0; i < host_buffers_.size() && !is_load; ++i) {
+    const auto emptied = empty(host_buffers_[i], deadline);
     if (!emptied) return emptied.error();
   }
   return {};
 }
 
-/// Host to buffer on the copy lane, buffer to pages on the kernel lane. Each waits for the other's last use.
+/// Host to buffer on the copy line, buffer to pages on the kernel line. Each waits for the other's last use.
 Result<void> Staging::load_chunk(const Call& call, const Chunk& chunk) {
-  KV_ASSERT(call.chunk_bytes(chunk) <= config_.slot_bytes);
-  Slot& slot = device_slots_[next_slot_++ % device_slots_.size()];
-  std::vector<Copy2d> copies = call.copies(slot.memory, chunk, true);
-  Slot* host = nullptr;
+  KV_ASSERT(call.chunk_bytes(chunk) <= config_.buffer_bytes);
+  Buffer& buffer = device_buffers_[next_buffer_++ % device_buffers_.size()];
+  std::vector<Copy2d> copies = call.copies(buffer.memory, chunk, true);
+  Buffer* host = nullptr;
   if (!call.given().is_page_locked) {
-    const auto next = next_host_slot(call.given().deadline);
+    const auto next = next_host_buffer(call.given().deadline);
     if (!next) return next.error();
     host = *next;
     // The driver would copy memory that is not page-locked on the calling thread, and block it. This copy is on the
     // calling thread too, but while the device works on the buffer before.
     for (const Copy2d& copy : call.copies(host->memory, chunk, true)) copy_rows(copy);
     const std::size_t bytes = call.chunk_bytes(chunk);
-    copies = {{slot.memory, bytes, host->memory, bytes, bytes, 1}};
+    copies = {{buffer.memory, bytes, host->memory, bytes, bytes, 1}};
   }
-  if (const auto copied = copy_all(slot, copies); !copied) return copied.error();
-  if (host) host->last = slot.last;
-  if (const auto ready = order(Lane::kKernel, slot.last); !ready) return ready.error();
-  const auto moved = device_.permute(call.pages(chunk), call.rows(chunk), call.blocks_in(slot.memory, chunk),
+  if (const auto copied = copy_all(buffer, copies); !copied) return copied.error();
+  if (host) host->last = buffer.last;
+  if (const auto ready = order(Line::kKernel, buffer.last); !ready) return ready.error();
+  const auto moved = device_.permute(call.pages(chunk), call.rows(chunk), call.blocks_in(buffer.memory, chunk),
                                      Rows::range(), call.row_count(chunk), call.operation(chunk), kBlockCountMax);
   if (!moved) return moved.error();
-  return use(slot, Lane::kKernel);
+  return use(buffer, Line::kKernel);
 }
 
-/// Pages to buffer on the kernel lane, buffer to host on the copy lane. Bytes for memory that is not page-locked stay
+/// Pages to buffer on the kernel line, buffer to host on the copy line. Bytes for memory that is not page-locked stay
 /// in a page-locked buffer until its next use or the call's end: see empty().
 Result<void> Staging::store_chunk(const Call& call, const Chunk& chunk) {
-  KV_ASSERT(call.chunk_bytes(chunk) <= config_.slot_bytes);
-  Slot& slot = device_slots_[next_slot_++ % device_slots_.size()];
-  if (const auto ready = order(Lane::kKernel, slot.last); !ready) return ready.error();
+  KV_ASSERT(call.chunk_bytes(chunk) <= config_.buffer_bytes);
+  Buffer& buffer = device_buffers_[next_buffer_++ % device_buffers_.size()];
+  if (const auto ready = order(Line::kKernel, buffer.last); !ready) return ready.error();
   // A skipped row must not expose the buffer's old bytes.
-  if (const auto cleared = device_.clear(slot.memory, call.chunk_bytes(chunk)); !cleared) return cleared.error();
-  const auto moved = device_.permute(call.blocks_in(slot.memory, chunk), Rows::range(), call.pages(chunk),
+  if (const auto cleared = device_.clear(buffer.memory, call.chunk_bytes(chunk)); !cleared) return cleared.error();
+  const auto moved = device_.permute(call.blocks_in(buffer.memory, chunk), Rows::range(), call.pages(chunk),
                                      call.rows(chunk), call.row_count(chunk), call.operation(chunk), kBlockCountMax);
   if (!moved) return moved.error();
-  const auto gathered = use(slot, Lane::kKernel);
+  const auto gathered = use(buffer, Line::kKernel);
   if (!gathered) return gathered.error();
-  std::vector<Copy2d> copies = call.copies(slot.memory, chunk, false);
-  Slot* host = nullptr;
+  std::vector<Copy2d> copies = call.copies(buffer.memory, chunk, false);
+  Buffer* host = nullptr;
   if (!call.given().is_page_locked) {
-    const auto next = next_host_slot(call.given().deadline);
+    const auto next = next_host_buffer(call.given().deadline);
     if (!next) return next.error();
     host = *next;
     const std::size_t bytes = call.chunk_bytes(chunk);
-    copies = {{host->memory, bytes, slot.memory, bytes, bytes, 1}};
+    copies = {{host->memory, bytes, buffer.memory, bytes, bytes, 1}};
   }
-  if (const auto copied = copy_all(slot, copies); !copied) return copied.error();
+  if (const auto copied = copy_all(buffer, copies); !copied) return copied.error();
   if (host) {
-    host->last = slot.last;
+    host->last = buffer.last;
     host->leaving = call.copies(host->memory, chunk, false);
   }
   return {};
 }
 
-/// On the copy lane, after the slot's last use.
-Result<void> Staging::copy_all(Slot& slot, std::span<const Copy2d> copies) {
-  if (const auto ready = order(Lane::kCopy, slot.last); !ready) return ready.error();
+/// On the copy line, after the buffer's last use.
+Result<void> Staging::copy_all(Buffer& buffer, std::span<const Copy2d> copies) {
+  if (const auto ready = order(Line::kCopy, buffer.last); !ready) return ready.error();
   for (const Copy2d& copy : copies) {
     const auto copied = device_.copy(copy);
     if (!copied) return copied.error();
   }
-  return use(slot, Lane::kCopy);
+  return use(buffer, Line::kCopy);
 }
 
-Result<Staging::Slot*> Staging::next_host_slot(TimePoint deadline) {
-  while (host_slots_.size() < device_slots_.size()) {
-    Slot slot{.memory = device_.allocate(StagingMemory::kPageLocked, config_.slot_bytes), .last = {}};
-    if (!slot.memory) return Errc::kOutOfMemory;
-    host_slots_.push_back(std::move(slot));
+Result<Staging::Buffer*> Staging::next_host_buffer(TimePoint deadline) {
+  while (host_buffers_.size() < device_buffers_.size()) {
+    Buffer buffer{.memory = device_.allocate(StagingMemory::kPageLocked, config_.buffer_bytes), .last = {}};
+    if (!buffer.memory) return Errc::kOutOfMemory;
+    host_buffers_.push_back(std::move(buffer));
   }
-  Slot& slot = host_slots_[next_host_slot_++ % host_slots_.size()];
-  const auto emptied = empty(slot, deadline);
+  Buffer& buffer = host_buffers_[next_host_buffer_++ % host_buffers_.size()];
+  const auto emptied = empty(buffer, deadline);
   if (!emptied) return emptied.error();
-  KV_ASSERT(slot.leaving.empty() && slot.last.number == 0);  // idle in both directions
-  return &slot;
+  KV_ASSERT(buffer.leaving.empty() && buffer.last.number == 0);  // idle in both directions
+  return &buffer;
 }
 
-/// Waits for the slot's last use, and copies a store's bytes to their blocks. The only wait of a call.
-Result<void> Staging::empty(Slot& slot, TimePoint deadline) {
-  if (slot.last.number != 0) {
-    const auto passed = device_.wait(slot.last, deadline);
+/// Waits for the buffer's last use, and copies a store's bytes to their blocks. The only wait of a call.
+Result<void> Staging::empty(Buffer& buffer, TimePoint deadline) {
+  if (buffer.last.number != 0) {
+    const auto passed = device_.wait(buffer.last, deadline);
     if (!passed) return passed.error();
   }
-  for (const Copy2d& copy : slot.leaving) copy_rows(copy);
-  slot.leaving.clear();
-  slot.last = {};
+  for (const Copy2d& copy : buffer.leaving) copy_rows(copy);
+  buffer.leaving.clear();
+  buffer.last = {};
   return {};
 }
 
-/// Later work on `lane` runs after `after`.
-Result<void> Staging::order(Lane lane, Mark after) {
-  if (after.number == 0 || after.lane == lane) return {};
-  return device_.wait_on_lane(lane, after);
+/// Later work on `line` runs after `after`.
+Result<void> Staging::order(Line line, Mark after) {
+  if (after.number == 0 || after.line == line) return {};
+  return device_.wait_on_line(line, after);
 }
 
-/// The slot's last use is all work on `lane` so far.
-Result<void> Staging::use(Slot& slot, Lane lane) {
-  const auto mark = device_.mark(lane);
+/// The buffer's last use is all work on `line` so far.
+Result<void> Staging::use(Buffer& buffer, Line line) {
+  const auto mark = device_.mark(line);
   if (!mark) return mark.error();
-  KV_ASSERT(mark->lane == lane && mark->number != 0);  // 0 would mean an unused slot
-  slot.last = *mark;
+  KV_ASSERT(mark->line == line && mark->number != 0);  // 0 would mean an unused buffer
+  buffer.last = *mark;
   return {};
 }
 
 /// Finds the total from which staging is faster, in steps of two, with blocks of 16 rows of 1 KiB.
 Result<void> Staging::calibrate() {
   constexpr std::int64_t kRowBytes = 1024, kTokens = 16, kRounds = 4;
-  const auto block_count = static_cast<std::int64_t>(config_.slot_bytes) / (kTokens * kRowBytes);
+  const auto block_count = static_cast<std::int64_t>(config_.buffer_bytes) / (kTokens * kRowBytes);
   if (block_count == 0) return {};
   const Tensor rows{"btf", {block_count, kTokens, kRowBytes}, {}, Element::kByte, {Role::kKey}};
   const Layout pages = make_layout("rows", {&rows, 1}).value();

@@ -4,10 +4,10 @@
 // Blocks in a cache are many small pieces; one copy per piece takes up to eight times as long as the bytes alone. So
 // they cross the bus in large copies, into a ring of buffers on the device, and one kernel per buffer distributes them:
 //
-//     blocks (host)  --copy lane-->  slot 0, 1, 2, 0 ...  --kernel lane-->  pages
+//     blocks (host)  --copy line-->  buffer 0, 1, 2, 0 ...  --kernel line-->  pages
 //
-//     copy lane      c0 -> slot 0   c1 -> slot 1   c2 -> slot 2   [k0 passed] c3 -> slot 0 ...
-//     kernel lane    [c0 passed] k0 [c1 passed] k1 ...
+//     copy line      c0 -> buffer 0   c1 -> buffer 1   c2 -> buffer 2   [k0 passed] c3 -> buffer 0 ...
+//     kernel line    [c0 passed] k0 [c1 passed] k1 ...
 //
 // Small totals skip the rings: a kernel reads page-locked memory itself, which saves two waits. The threshold is
 // measured at start. Other memory passes through a ring of page-locked buffers first, the only place of a wait.
@@ -25,8 +25,8 @@
 namespace kv {
 
 struct StagingConfig {
-  std::size_t slot_bytes = 16 << 20;            ///< Of one buffer; at least one layer of one block.
-  int slot_count = 3;                           ///< Of each ring; at least 2, or copies and kernels alternate.
+  std::size_t buffer_bytes = 16 << 20;          ///< Of one buffer; at least one layer of one block.
+  int buffer_count = 3;                         ///< Of each ring; at least 2, or copies and kernels alternate.
   int direct_block_count_max = 64;              ///< A few blocks saturate the bus; more slow other kernels down.
   std::optional<std::size_t> direct_bytes_max;  ///< Totals up to this skip staging. nullopt: measured.
 };
@@ -51,13 +51,13 @@ struct StagedLayers {
 /// The rings, and the order in which buffers are reused.
 ///   1. A buffer is filled only once its last reader has passed, and read only once its filling has.
 ///   2. Layers are enqueued in order, so that the marks of a call are passed in order.
-///   3. Memory: slot_count * slot_bytes on the device, and as much page-locked after the first call that needs it.
+///   3. Memory: buffer_count * buffer_bytes on the device, and as much page-locked after the first call that needs it.
 /// Thread safety: none. Time: the device's.
 class Staging {
  public:
   /// Errors: kBadRequest for an invalid configuration, kOutOfMemory, the device's own.
   static Result<std::unique_ptr<Staging>> create(StagingDevice& device, StagingConfig config = {});
-  ~Staging();  ///< Waits for both lanes: they may still use the rings.
+  ~Staging();  ///< Waits for both lines: they may still use the rings.
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -82,7 +82,7 @@ class Staging {
   std::size_t direct_bytes_max() const { return direct_bytes_max_; }
 
  private:
-  struct Slot;
+  struct Buffer;
   struct Chunk;
   class Call;
 
@@ -93,19 +93,19 @@ class Staging {
   Result<void> run_staged(const Call& call, const Chunk& all, bool is_load, std::vector<StagedLayers>& marks);
   Result<void> load_chunk(const Call& call, const Chunk& chunk);
   Result<void> store_chunk(const Call& call, const Chunk& chunk);
-  Result<void> copy_all(Slot& slot, std::span<const Copy2d> copies);
-  Result<Slot*> next_host_slot(TimePoint deadline);
-  Result<void> empty(Slot& slot, TimePoint deadline);
-  Result<void> order(Lane lane, Mark after);
-  Result<void> use(Slot& slot, Lane lane);
+  Result<void> copy_all(Buffer& buffer, std::span<const Copy2d> copies);
+  Result<Buffer*> next_host_buffer(TimePoint deadline);
+  Result<void> empty(Buffer& buffer, TimePoint deadline);
+  Result<void> order(Line line, Mark after);
+  Result<void> use(Buffer& buffer, Line line);
   Result<void> calibrate();
   Result<Duration> time(const StagedBlocks& blocks, std::size_t direct_bytes_max);
 
   StagingDevice& device_;
   StagingConfig config_;
   std::size_t direct_bytes_max_ = 0;
-  std::vector<Slot> device_slots_, host_slots_;
-  std::size_t next_slot_ = 0, next_host_slot_ = 0;
+  std::vector<Buffer> device_buffers_, host_buffers_;
+  std::size_t next_buffer_ = 0, next_host_buffer_ = 0;
 };
 
 }  // namespace kv

@@ -1,5 +1,5 @@
-// gpu/staging_device.h: a device for staging: memory of both kinds, two lanes of work in order, and marks between them.
-// On CUDA streams and events (gpu/device/cuda_staging.h); in tests, a random scheduler runs the lanes.
+// gpu/staging_device.h: a device for staging: memory of both kinds, two lines of work in order, and marks between them.
+// On CUDA streams and events (gpu/device/cuda_staging.h); in tests, a random scheduler runs the lines.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace kv {
 
-/// Work on one lane runs in the order of enqueueing; lanes run side by side.
-enum class Lane : std::uint8_t {
+/// Work on one line runs in the order of enqueueing; lines run side by side.
+enum class Line : std::uint8_t {
   kCopy,    ///< The copy engine's: long transfers.
   kKernel,  ///< Scatter and gather.
 };
 
-/// All work enqueued on a lane up to some moment. Number 0: no work, already passed.
+/// All work enqueued on a line up to some moment. Number 0: no work, already passed.
 struct Mark {
-  Lane lane = Lane::kCopy;
+  Line line = Line::kCopy;
   std::uint64_t number = 0;
 };
 
@@ -43,18 +43,18 @@ class StagingDevice {
   virtual std::byte* allocate(StagingMemory kind, std::size_t bytes) = 0;  ///< Null: out of memory.
   virtual void free(StagingMemory kind, std::byte* memory) = 0;            ///< Null is allowed.
 
-  /// Enqueues a copy on Lane::kCopy. Host memory is page-locked, and stays until the lane has passed.
+  /// Enqueues a copy on Line::kCopy. Host memory is page-locked, and stays until the line has passed.
   virtual Result<void> copy(const Copy2d& copy) = 0;
-  /// Enqueues permute() on Lane::kKernel, with at most `block_count_max` blocks per component and layer.
+  /// Enqueues permute() on Line::kKernel, with at most `block_count_max` blocks per component and layer.
   virtual Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
                                const Rows& from_rows, std::int64_t row_count, const Operation& operation,
                                int block_count_max) = 0;
 
-  /// Enqueues zeros on Lane::kKernel.
+  /// Enqueues zeros on Line::kKernel.
   virtual Result<void> clear(std::byte* device_memory, std::size_t bytes) = 0;
 
-  virtual Result<Mark> mark(Lane lane) = 0;                            ///< After the work enqueued there so far.
-  virtual Result<void> wait_on_lane(Lane lane, Mark mark) = 0;         ///< The lane goes on once `mark` is passed.
+  virtual Result<Mark> mark(Line line) = 0;                            ///< After the work enqueued there so far.
+  virtual Result<void> wait_on_line(Line line, Mark mark) = 0;         ///< The line goes on once `mark` is passed.
   virtual Result<void> wait(Mark mark, TimePoint deadline) const = 0;  ///< Blocks. Errors: timed_out; the device's own.
   virtual TimePoint now() const = 0;
 };

@@ -42,7 +42,7 @@ struct alignas(64) Node {
   std::unique_ptr<Candidates> candidates;  ///< Children for match_partial, by their first block's token ids.
   NodeId parent = kNoNode;                 ///< kNoNode for a root. In a free node: the next free one.
   std::uint32_t tree : 20 = 0;
-  std::uint32_t group : 12 = 0;    ///< The group whose heap it is in as a leaf.
+  std::uint32_t cohort : 12 = 0;   ///< The cohort whose heap it is in as a leaf.
   std::uint32_t first_depth = 0;   ///< Depth of the run's first block.
   std::uint32_t pinned_count = 0;  ///< Pinned blocks of the run and of all runs below.
 };

@@ -28,10 +28,10 @@ LeafOrder::LeafOrder(const Edges& edges, LeafQueues queues) : edges_(edges), que
   KV_ASSERT(queues.count > 0 && queues.count <= LeafQueues::kCountMax);
 }
 
-void LeafOrder::need_group(std::uint32_t group) {
-  KV_ASSERT(group <= PrefixIndex::kGroupMax);
-  if (queue_ends_.size() <= group) queue_ends_.resize(group + 1);
-  while (leaves_.size() < (std::size_t{group} + 1) * queues_.count) {
+void LeafOrder::need_cohort(std::uint32_t cohort) {
+  KV_ASSERT(cohort <= PrefixIndex::kCohortMax);
+  if (queue_ends_.size() <= cohort) queue_ends_.resize(cohort + 1);
+  while (leaves_.size() < (std::size_t{cohort} + 1) * queues_.count) {
     leaves_.emplace_back(leaf_positions_);
     tops_.push_back(PrefixIndex::kNoTick);
     heap_positions_[heap_positions_.add()] = 0;
@@ -54,7 +54,7 @@ void LeafOrder::need_band_positions() {
 /// The leaf's proper heap, by its end's latest use.
 std::uint32_t LeafOrder::heap_of(NodeId leaf) const {
   const Node& node = edges_.nodes[leaf];
-  return node.group * queues_.count + queues_.queue_of(edges_.usages[to_int(node.run.last())]);
+  return node.cohort * queues_.count + queues_.queue_of(edges_.usages[to_int(node.run.last())]);
 }
 
 /// Updates the top of a changed heap. A renamed leaf keeps its key.
@@ -154,21 +154,21 @@ BlockId LeafOrder::top_leaf_end(LeafHeap& heap) {
   return kNoBlock;
 }
 
-BlockId LeafOrder::oldest(std::uint32_t group, Steps* steps) {
+BlockId LeafOrder::oldest(std::uint32_t cohort, Steps* steps) {
   // A repair may move a leaf to another queue, so each round starts again from the least bound.
   do {
-    const std::span<const Tick> all = bounds(group);
+    const std::span<const Tick> all = bounds(cohort);
     const auto least = std::ranges::min_element(all);
     if (least == all.end() || *least == PrefixIndex::kNoTick) break;
-    const std::size_t heap = std::size_t{group} * queues_.count + static_cast<std::size_t>(least - all.begin());
+    const std::size_t heap = std::size_t{cohort} * queues_.count + static_cast<std::size_t>(least - all.begin());
     if (const BlockId end = top_leaf_end(leaves_[heap]); end != kNoBlock) return end;
   } while (goes_on(steps));
   return kNoBlock;
 }
 
-BlockId LeafOrder::oldest(std::uint32_t group, std::uint32_t queue, Steps* steps) {
+BlockId LeafOrder::oldest(std::uint32_t cohort, std::uint32_t queue, Steps* steps) {
   KV_ASSERT(queue < queues_.count);
-  const std::size_t heap = std::size_t{group} * queues_.count + queue;
+  const std::size_t heap = std::size_t{cohort} * queues_.count + queue;
   if (heap >= leaves_.size()) return kNoBlock;
   while (!leaves_[heap].empty()) {
     if (const BlockId end = top_leaf_end(leaves_[heap]); end != kNoBlock) return end;
@@ -177,33 +177,33 @@ BlockId LeafOrder::oldest(std::uint32_t group, std::uint32_t queue, Steps* steps
   return kNoBlock;
 }
 
-std::span<const Tick> LeafOrder::bounds(std::uint32_t group) const {
-  const std::uint32_t end = queue_end(group);
+std::span<const Tick> LeafOrder::bounds(std::uint32_t cohort) const {
+  const std::uint32_t end = queue_end(cohort);
   if (end == 0) return {};
-  return std::span(tops_).subspan(std::size_t{group} * queues_.count, end);
+  return std::span(tops_).subspan(std::size_t{cohort} * queues_.count, end);
 }
 
 // -- bands
 
-void LeafOrder::set_band(std::uint32_t group, std::uint32_t band) {
+void LeafOrder::set_band(std::uint32_t cohort, std::uint32_t band) {
   constexpr std::uint32_t kNoBand = PrefixIndex::kNoBand;
-  need_group(group);
-  if (band_of_.size() <= group) band_of_.resize(group + 1, kNoBand);
+  need_cohort(cohort);
+  if (band_of_.size() <= cohort) band_of_.resize(cohort + 1, kNoBand);
   need_band_positions();
   for (; band != kNoBand && band_queue_ends_.size() <= band; band_queue_ends_.push_back(0)) {
     for (std::uint32_t queue = 0; queue < queues_.count; ++queue) bands_.emplace_back(band_positions_);
   }
-  const std::uint32_t before = std::exchange(band_of_[group], band);
+  const std::uint32_t before = std::exchange(band_of_[cohort], band);
   if (before == band) return;
-  for (std::uint32_t queue = 0, end = queue_end(group); queue < end; ++queue) {
-    const std::uint32_t heap = group * queues_.count + queue;
+  for (std::uint32_t queue = 0, end = queue_end(cohort); queue < end; ++queue) {
+    const std::uint32_t heap = cohort * queues_.count + queue;
     if (before != kNoBand && band_positions_[heap] != 0) band_heap(before, queue).erase(heap);
     if (band != kNoBand && !leaves_[heap].empty()) lower_bound(heap, leaves_[heap].top().key);
   }
 }
 
 BlockId LeafOrder::oldest_in_band(std::uint32_t band, Steps* steps) {
-  // As in oldest(group): repairs move leaves.
+  // As in oldest(cohort): repairs move leaves.
   for (;;) {
     std::uint32_t least = queues_.count;
     std::optional<Tick> bound;
@@ -277,7 +277,7 @@ const char* LeafOrder::check(NodeId id) const {
   if (node.children.size() > 0) return contains(id) ? "an inner node is in the leaf heap" : nullptr;
   const Block& end = edges_.blocks[to_int(node.run.last())];
   if (!contains(id)) return end.pin_count == 0 ? "an unpinned leaf is not in the leaf heap" : nullptr;
-  if (leaf_heaps_[id] / queues_.count != node.group) return "a leaf is in the heap of another group";
+  if (leaf_heaps_[id] / queues_.count != node.cohort) return "a leaf is in the heap of another cohort";
   const std::uint64_t key = heap_with(id).key(id);
   if (key == end.recency && leaf_heaps_[id] != heap_of(id)) return "a leaf is in the heap of another queue";
   return key > end.recency ? "a leaf's key is above its recency" : nullptr;

@@ -11,7 +11,7 @@
 
 namespace kv::radix {
 
-/// One heap for each group and queue (LeafQueues), and orders of these heaps: of all, and of those of each band.
+/// One heap for each cohort and queue (LeafQueues), and orders of these heaps: of all, and of those of each band.
 ///   1. Each leaf with an unpinned end is in one heap. A pin leaves the heap alone: a search removes the pinned leaves
 ///      that it meets, and update() puts them back.
 ///   2. A leaf's key is a lower bound of its end's recency. A use leaves the heap alone: a search updates a stale key,
@@ -22,7 +22,7 @@ class LeafOrder {
  public:
   LeafOrder(const Edges& edges, LeafQueues queues);
 
-  void need_group(std::uint32_t group);
+  void need_cohort(std::uint32_t cohort);
   void need_node();  ///< The table of nodes has grown by one.
 
   bool contains(NodeId node) const { return leaf_positions_[node] != 0; }
@@ -34,14 +34,14 @@ class LeafOrder {
   void rename(NodeId from, NodeId to);
 
   BlockId oldest(Steps* steps) { return oldest_in(heaps_, steps); }
-  BlockId oldest(std::uint32_t group, Steps* steps);
-  BlockId oldest(std::uint32_t group, std::uint32_t queue, Steps* steps);
-  std::uint32_t queue_end(std::uint32_t group) const { return group < queue_ends_.size() ? queue_ends_[group] : 0; }
-  std::span<const Tick> bounds(std::uint32_t group) const;
+  BlockId oldest(std::uint32_t cohort, Steps* steps);
+  BlockId oldest(std::uint32_t cohort, std::uint32_t queue, Steps* steps);
+  std::uint32_t queue_end(std::uint32_t cohort) const { return cohort < queue_ends_.size() ? queue_ends_[cohort] : 0; }
+  std::span<const Tick> bounds(std::uint32_t cohort) const;
 
-  void set_band(std::uint32_t group, std::uint32_t band);
-  std::uint32_t band(std::uint32_t group) const {
-    return group < band_of_.size() ? band_of_[group] : PrefixIndex::kNoBand;
+  void set_band(std::uint32_t cohort, std::uint32_t band);
+  std::uint32_t band(std::uint32_t cohort) const {
+    return cohort < band_of_.size() ? band_of_[cohort] : PrefixIndex::kNoBand;
   }
   BlockId oldest_in_band(std::uint32_t band, Steps* steps);
   BlockId oldest_in_band(std::uint32_t band, std::uint32_t queue, Steps* steps);
@@ -71,14 +71,14 @@ class LeafOrder {
 
   const Edges& edges_;
   const LeafQueues queues_;
-  std::vector<LeafHeap> leaves_;           ///< By group and queue (heap_of()).
+  std::vector<LeafHeap> leaves_;           ///< By cohort and queue (heap_of()).
   std::vector<Tick> tops_;                 ///< By heap: its top key, contiguous for a scan; or kNoTick.
-  std::vector<std::uint32_t> queue_ends_;  ///< By group: see PrefixIndex::queue_end().
+  std::vector<std::uint32_t> queue_ends_;  ///< By cohort: see PrefixIndex::queue_end().
   LeafHeap::Positions leaf_positions_;     ///< By node: its place in its heap.
   StableTable<std::uint32_t> leaf_heaps_;  ///< By node: its heap. Unset outside heaps.
   LeafHeap::Positions heap_positions_;
   LeafHeap heaps_{heap_positions_};  ///< The non-empty heaps (3).
-  /// The same for each band and queue. All of this is empty until a group is put into a band.
+  /// The same for each band and queue. All of this is empty until a cohort is put into a band.
   std::vector<std::uint32_t> band_of_;
   LeafHeap::Positions band_positions_;
   std::vector<LeafHeap> bands_;

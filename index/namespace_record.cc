@@ -155,7 +155,7 @@ Result<NamespaceRecord, Failure> NamespaceRecord::from_fields(Fields fields) {
   NamespaceRecord record;
   std::string problem = kind_problem(fields);
   if (problem.empty() && fields.contains("kind")) {
-    record.kind_ = SpaceKind::kSet;
+    record.kind_ = NamespaceKind::kSet;
     record.block_bytes_ = parse_count(fields, "block_bytes_max", kBlockBytesMax, problem);
   } else if (problem.empty()) {
     record.block_size_ = parse_count(fields, "block_size", kBlockSizeMax, problem);

@@ -13,7 +13,7 @@
 namespace kv {
 
 /// The relation between the blocks of a namespace.
-enum class SpaceKind : std::uint8_t {
+enum class NamespaceKind : std::uint8_t {
   kChain,  ///< Blocks form prefixes, and all have one size.
   kSet,    ///< Blocks stand alone, each of its own size up to a bound.
 };
@@ -51,8 +51,8 @@ class NamespaceRecord {
   std::string_view field(std::string_view key) const;  ///< Empty if absent.
   /// Whether block hashes come from hash_chain(): the record has no field `hash`.
   bool has_own_chain() const;
-  SpaceKind kind() const { return kind_; }
-  bool is_set() const { return kind_ == SpaceKind::kSet; }
+  NamespaceKind kind() const { return kind_; }
+  bool is_set() const { return kind_ == NamespaceKind::kSet; }
   std::size_t block_bytes() const { return block_bytes_; }  ///< Of every block in a chain; of the largest in a set.
   std::size_t block_size() const { return block_size_; }    ///< Tokens of every block in a chain; 0 in a set.
   /// The seed of the block's checksums. In a set it binds the length too; a chain ignores it.
@@ -65,7 +65,7 @@ class NamespaceRecord {
   NamespaceId callers_id_;
   std::size_t block_bytes_ = 0;
   std::size_t block_size_ = 0;
-  SpaceKind kind_ = SpaceKind::kChain;
+  NamespaceKind kind_ = NamespaceKind::kChain;
 };
 
 }  // namespace kv

@@ -43,9 +43,9 @@ PrefixIndex::~PrefixIndex() = default;
 
 // -- trees
 
-TreeId PrefixIndex::add_tree(std::uint32_t group, TreeKind kind) {
+TreeId PrefixIndex::add_tree(std::uint32_t cohort, TreeKind kind) {
   Impl& impl = *impl_;
-  impl.order.need_group(group);
+  impl.order.need_cohort(cohort);
   TreeId tree{static_cast<std::uint32_t>(impl.trees.size())};
   if (impl.free_trees.empty()) {
     impl.trees.emplace_back();
@@ -55,7 +55,7 @@ TreeId PrefixIndex::add_tree(std::uint32_t group, TreeKind kind) {
   }
   Tree& added = impl.trees[static_cast<std::size_t>(tree)];
   KV_ASSERT(static_cast<std::size_t>(tree) <= kTreeMax);
-  added.group = group;
+  added.cohort = cohort;
   added.kind = kind;
   added.root = impl.new_node(static_cast<std::uint32_t>(tree), kNoNode, 0);
   return tree;
@@ -213,8 +213,8 @@ BlockId PrefixIndex::insert(TreeId tree, BlockId parent, const NewBlock& block, 
   if (!block.token_ids.empty()) impl.tokens.set(added, block.token_ids, block.extra);
   impl.nodes[target].run.append(block.hash, added, impl.heap_bytes);
   if (is_set) {
-    impl.order.need_group(block.group);
-    impl.nodes[target].group = block.group & kGroupMax;
+    impl.order.need_cohort(block.cohort);
+    impl.nodes[target].cohort = block.cohort & kCohortMax;
     of_tree.total_bytes += block.position;
     impl.set_totals.bytes += block.position;
     ++impl.set_totals.block_count;
@@ -551,14 +551,14 @@ bool PrefixIndex::is_cover(BlockId block) const {
 // -- eviction order
 
 BlockId PrefixIndex::oldest_leaf_end(Steps* steps) { return impl_->order.oldest(steps); }
-BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, Steps* steps) { return impl_->order.oldest(group, steps); }
-BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, std::uint32_t queue, Steps* steps) {
-  return impl_->order.oldest(group, queue, steps);
+BlockId PrefixIndex::oldest_leaf_end(std::uint32_t cohort, Steps* steps) { return impl_->order.oldest(cohort, steps); }
+BlockId PrefixIndex::oldest_leaf_end(std::uint32_t cohort, std::uint32_t queue, Steps* steps) {
+  return impl_->order.oldest(cohort, queue, steps);
 }
-std::uint32_t PrefixIndex::queue_end(std::uint32_t group) const { return impl_->order.queue_end(group); }
-std::span<const Tick> PrefixIndex::oldest_bounds(std::uint32_t group) const { return impl_->order.bounds(group); }
-void PrefixIndex::set_band(std::uint32_t group, std::uint32_t band) { impl_->order.set_band(group, band); }
-std::uint32_t PrefixIndex::band(std::uint32_t group) const { return impl_->order.band(group); }
+std::uint32_t PrefixIndex::queue_end(std::uint32_t cohort) const { return impl_->order.queue_end(cohort); }
+std::span<const Tick> PrefixIndex::oldest_bounds(std::uint32_t cohort) const { return impl_->order.bounds(cohort); }
+void PrefixIndex::set_band(std::uint32_t cohort, std::uint32_t band) { impl_->order.set_band(cohort, band); }
+std::uint32_t PrefixIndex::band(std::uint32_t cohort) const { return impl_->order.band(cohort); }
 BlockId PrefixIndex::oldest_in_band(std::uint32_t band, Steps* steps) {
   return impl_->order.oldest_in_band(band, steps);
 }
@@ -569,7 +569,7 @@ std::uint32_t PrefixIndex::band_queue_end(std::uint32_t band) const { return imp
 std::optional<Tick> PrefixIndex::oldest_bound_in_band(std::uint32_t band, std::uint32_t queue) const {
   return impl_->order.bound_in_band(band, queue);
 }
-std::uint32_t PrefixIndex::group(BlockId block) const { return impl_->nodes[impl_->linked(block).node].group; }
+std::uint32_t PrefixIndex::cohort(BlockId block) const { return impl_->nodes[impl_->linked(block).node].cohort; }
 
 // -- the shape of the trees
 

@@ -74,7 +74,7 @@ struct LeafQueues {
 ///   7. usage(b) of a leaf end counts each use() of the block itself and of any block that ever was below: these uses
 ///      went through it. A block comes with its past uses; an insertion subtracts these from the block above, which had
 ///      inherited them, or counted them as its own.
-///   8. In a set no block is above another. Blocks of a set may belong to several groups; those of a chain to the
+///   8. In a set no block is above another. Blocks of a set may belong to several cohorts; those of a chain to the
 ///      tree's.
 /// Cost: match at most 10 ns a block at 10 M blocks, also after churn; memory at most 120 bytes a block in runs of 16
 /// and more (a prompt of one block takes 230), without token ids. Growth never copies a whole table; a split or join
@@ -88,7 +88,7 @@ class PrefixIndex {
     std::uint32_t position;
     std::span<const std::uint32_t> token_ids = {};  ///< Optional; copied.
     ExtraDigest extra = {};                         ///< With token ids.
-    std::uint32_t group = 0;                        ///< In a set.
+    std::uint32_t cohort = 0;                       ///< In a set.
     Usage usage = {.use_count = 1};                 ///< Its known uses, this one included.
   };
   struct Prefix {
@@ -104,9 +104,9 @@ class PrefixIndex {
   explicit PrefixIndex(std::uint64_t hash_seed = 0, LeafQueues queues = {});
   ~PrefixIndex();
 
-  static constexpr std::uint32_t kGroupMax = 4095, kTreeMax = (1 << 20) - 1;
-  /// An empty tree; ids of removed trees are reused. `group`, at most kGroupMax: see oldest_leaf_end(group).
-  TreeId add_tree(std::uint32_t group = 0, TreeKind kind = TreeKind::kChain);
+  static constexpr std::uint32_t kCohortMax = 4095, kTreeMax = (1 << 20) - 1;
+  /// An empty tree; ids of removed trees are reused. `cohort`, at most kCohortMax: see oldest_leaf_end(cohort).
+  TreeId add_tree(std::uint32_t cohort = 0, TreeKind kind = TreeKind::kChain);
   /// Requires: is_empty(tree). The next add_tree() may return this id.
   void remove_tree(TreeId tree);
   bool has_tree(TreeId tree) const;
@@ -182,30 +182,30 @@ class PrefixIndex {
   bool is_cover(BlockId block) const;
 
   /// The least recently used unpinned leaf end in all trees; kNoBlock without one. Cost: amortised O(log leaves) for
-  /// any number of groups; but one call may find that many leaf ends were used or pinned since the last call. `steps`
+  /// any number of cohorts; but one call may find that many leaf ends were used or pinned since the last call. `steps`
   /// counts all visits and ends the search when used up: then kNoBlock is inconclusive, and the next call goes on.
   BlockId oldest_leaf_end(Steps* steps = nullptr);
-  /// The same among the trees of a group (blocks of one size, say).
-  BlockId oldest_leaf_end(std::uint32_t group, Steps* steps = nullptr);
+  /// The same among the trees of a cohort (blocks of one size, say).
+  BlockId oldest_leaf_end(std::uint32_t cohort, Steps* steps = nullptr);
 
   /// The same among the leaf ends of one queue of LeafQueues. When its latest use moves a leaf end to another queue, it
   /// stays in the old one until its turn comes there: a use leaves the heap alone.
-  BlockId oldest_leaf_end(std::uint32_t group, std::uint32_t queue, Steps* steps);
-  /// From this queue on, the group never had a leaf end. O(1).
-  std::uint32_t queue_end(std::uint32_t group) const;
-  /// By queue, up to queue_end(): a lower bound of the last use of oldest_leaf_end(group, queue); kNoTick if the queue
+  BlockId oldest_leaf_end(std::uint32_t cohort, std::uint32_t queue, Steps* steps);
+  /// From this queue on, the cohort never had a leaf end. O(1).
+  std::uint32_t queue_end(std::uint32_t cohort) const;
+  /// By queue, up to queue_end(): a lower bound of the last use of oldest_leaf_end(cohort, queue); kNoTick if the queue
   /// is certainly empty. Valid until the next change. O(1).
   static constexpr Tick kNoTick{~std::uint64_t{0}};
-  std::span<const Tick> oldest_bounds(std::uint32_t group) const;
-  std::uint32_t group(BlockId block) const;  ///< Requires: is_linked(block).
+  std::span<const Tick> oldest_bounds(std::uint32_t cohort) const;
+  std::uint32_t cohort(BlockId block) const;  ///< Requires: is_linked(block).
 
-  // -- bands: groups that act as one
+  // -- bands: cohorts that act as one
   static constexpr std::uint32_t kNoBand = ~std::uint32_t{0};
-  /// Moves the group into a band; kNoBand, the initial state: out of its band. Bands are numbered from 0 up, without
-  /// large gaps. Cost: O(queues in use * log groups).
-  void set_band(std::uint32_t group, std::uint32_t band);
-  std::uint32_t band(std::uint32_t group) const;
-  // As with a group, over all groups of the band. Cost: O(log groups + log leaves), amortised.
+  /// Moves the cohort into a band; kNoBand, the initial state: out of its band. Bands are numbered from 0 up, without
+  /// large gaps. Cost: O(queues in use * log cohorts).
+  void set_band(std::uint32_t cohort, std::uint32_t band);
+  std::uint32_t band(std::uint32_t cohort) const;
+  // As with a cohort, over all cohorts of the band. Cost: O(log cohorts + log leaves), amortised.
   BlockId oldest_in_band(std::uint32_t band, Steps* steps);
   BlockId oldest_in_band(std::uint32_t band, std::uint32_t queue, Steps* steps);
   std::uint32_t band_queue_end(std::uint32_t band) const;

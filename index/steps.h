@@ -21,7 +21,7 @@ class Steps {
 
   // Costs, measured on cold memory.
   static constexpr std::size_t kGranule = 1;   ///< Visited in order.
-  static constexpr std::size_t kBlock = 8;     ///< Visited, staged.
+  static constexpr std::size_t kBlock = 8;     ///< Visited, or given a slot.
   static constexpr std::size_t kLeaf = 16;     ///< Moved in the heap of leaf ends.
   static constexpr std::size_t kRemoval = 48;  ///< Of a block or a lease.
 

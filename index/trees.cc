@@ -32,7 +32,7 @@ NodeId Trees::new_node(std::uint32_t tree, NodeId parent, std::uint32_t first_de
   }
   Node& node = nodes[id];
   node.tree = tree & PrefixIndex::kTreeMax;
-  node.group = trees[tree].group & PrefixIndex::kGroupMax;
+  node.cohort = trees[tree].cohort & PrefixIndex::kCohortMax;
   node.parent = parent;
   node.first_depth = first_depth;
   node.pinned_count = 0;
@@ -356,7 +356,7 @@ const char* Trees::check_sets() const {
     if (!is_linked(BlockId{i})) continue;
     const Node& node = nodes[blocks[i].node];
     if (trees[node.tree].kind != TreeKind::kSet) {
-      if (node.group != trees[node.tree].group) return "a chain has a node of another group";
+      if (node.cohort != trees[node.tree].cohort) return "a chain has a node of another cohort";
       continue;
     }
     if (node.run.size() != 1 || node.children.size() != 0 || !is_root(nodes[node.parent]))

@@ -18,7 +18,7 @@ namespace kv::radix {
 
 struct Tree {
   NodeId root = kNoNode;  ///< kNoNode: removed.
-  std::uint32_t group = 0;
+  std::uint32_t cohort = 0;
   TreeKind kind = TreeKind::kChain;
   bool is_in_emptied = false;
   std::size_t block_count = 0;

@@ -102,7 +102,8 @@ class Arena {
   BlockId owner(SlotId slot) const;
   bool is_allocated(SlotId slot) const;  ///< Accepts any value.
   void use(SlotId slot, Tick tick);      ///< The slab was used at `tick`. Ticks only grow.
-  /// A held slot, staged or pinned, cannot be cleared; nor can its slab, which counts its holds. One hold per slot.
+  /// A held slot, of an incoming or a pinned block, cannot be cleared; nor can its slab, which counts its holds. One
+  /// hold per slot.
   void hold(SlotId slot);
   void end_hold(SlotId slot);
   bool is_held(SlotId slot) const;

@@ -238,44 +238,44 @@ void BlockPool::end_keep(BlockId block, RetentionId retention) {
   if (--found->second.context_count == 0 && !found->second.is_on_request) end_retention(found);
 }
 
-std::optional<SlotId> BlockPool::stage(std::size_t block_bytes, Arena::Place place) {
+std::optional<SlotId> BlockPool::take_slot(std::size_t block_bytes, Arena::Place place) {
   const std::optional<SlotId> slot = arena_->allocate(block_bytes, place);
   if (!slot) return std::nullopt;
   KV_ASSERT(arena_->block_bytes(*slot) == block_bytes && arena_->owner(*slot) == kNoBlock);
   arena_->hold(*slot);  // a put writes there without the lock: the slab must not be cleared meanwhile
-  ++staged_count_;
+  ++incoming_count_;
   if (tenants_ != nullptr) {
-    staged_for_.emplace(*slot, tenants_->asker());
+    incoming_for_.emplace(*slot, tenants_->asker());
     tenants_->came(tenants_->asker(), block_bytes);
   }
   return slot;
 }
 
-void BlockPool::unstage(SlotId slot) {
-  KV_ASSERT(staged_count_ > 0 && arena_->owner(slot) == kNoBlock);  // never the slot of a linked block
+void BlockPool::return_slot(SlotId slot) {
+  KV_ASSERT(incoming_count_ > 0 && arena_->owner(slot) == kNoBlock);  // never the slot of a linked block
   if (tenants_ != nullptr) {
-    const auto whose = staged_for_.find(slot);
-    KV_ASSERT(whose != staged_for_.end());
+    const auto whose = incoming_for_.find(slot);
+    KV_ASSERT(whose != incoming_for_.end());
     tenants_->went(whose->second, arena_->block_bytes(slot));
-    staged_for_.erase(whose);
+    incoming_for_.erase(whose);
   }
   arena_->end_hold(slot);
   arena_->free(slot);
-  --staged_count_;
+  --incoming_count_;
 }
 
 BlockId BlockPool::link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick) {
-  KV_ASSERT(staged_count_ > 0 && arena_->is_held(block.slot) && arena_->owner(block.slot) == kNoBlock);
+  KV_ASSERT(incoming_count_ > 0 && arena_->is_held(block.slot) && arena_->owner(block.slot) == kNoBlock);
   if (tenants_ != nullptr) {
-    const auto whose = staged_for_.find(block.slot);
-    KV_ASSERT(whose != staged_for_.end() && whose->second == tenants_->of(tree));
-    staged_for_.erase(whose);
+    const auto whose = incoming_for_.find(block.slot);
+    KV_ASSERT(whose != incoming_for_.end() && whose->second == tenants_->of(tree));
+    incoming_for_.erase(whose);
   }
   const BlockId linked = index_.insert(tree, parent, block, tick);
   arena_->set_owner(block.slot, linked);
   arena_->use(block.slot, tick);
   arena_->end_hold(block.slot);
-  --staged_count_;
+  --incoming_count_;
   // Below a cut, matches do not find it.
   if (events_ != nullptr && is_found(linked)) {
     const BlockHash* const above = parent == kNoBlock ? nullptr : &index_.hash(parent);
@@ -287,23 +287,23 @@ BlockId BlockPool::link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock
 void BlockPool::move(BlockId block, SlotId to) {
   const SlotId from = index_.slot(block);
   KV_ASSERT(from != to && index_.is_linked(block) && index_.pin_count(block) > 0);
-  KV_ASSERT(staged_count_ > 0 && arena_->is_held(to) && arena_->owner(to) == kNoBlock);
+  KV_ASSERT(incoming_count_ > 0 && arena_->is_held(to) && arena_->owner(to) == kNoBlock);
   KV_ASSERT(arena_->block_bytes(from) == arena_->block_bytes(to));
   std::ranges::copy(arena_->checksums(from), arena_->checksums(to).begin());
   arena_->set_owner(to, block);
   arena_->use(to, index_.recency(block));
   index_.set_slot(block, to);
-  // The pins move from the old slot to the new one, which was held as staged.
+  // The pins move from the old slot to the new one, which was held as taken.
   arena_->end_hold(from);
   if (tenants_ != nullptr) {
     const TenantId whose = tenants_->of(index_.tree(block));
-    const auto staged = staged_for_.find(to);
-    KV_ASSERT(staged != staged_for_.end() && staged->second == whose);
-    staged_for_.erase(staged);
+    const auto incoming = incoming_for_.find(to);
+    KV_ASSERT(incoming != incoming_for_.end() && incoming->second == whose);
+    incoming_for_.erase(incoming);
     tenants_->went(whose, arena_->block_bytes(from));
   }
   arena_->free(from);
-  --staged_count_;
+  --incoming_count_;
 }
 
 void BlockPool::remove_leaf_end(BlockId block) {

@@ -21,14 +21,14 @@
 
 namespace kv {
 
-/// A block is staged, linked or unlinked. All changes to index and arena go through here; queries may go to either.
+/// A block is incoming, linked or unlinked. All changes to index and arena go through here; queries may go to either.
 ///
-///     stage() -> staged ------ link() -----> linked ---- eviction, or a drop without pins ----> slot freed
+///     take_slot() -> incoming ------ link() -----> linked ---- eviction, or a drop without pins ----> slot freed
 ///                  | a slot that a put       | in the index, can be found                        ^
 ///                  | fills, in no index      | dropped while pinned                              |
-///                  +- unstage(): slot freed  +-> unlinked ------------- last pin ends -----------+
+///                  +- return_slot(): slot freed  +-> unlinked ------------- last pin ends -----------+
 ///
-///   1. A slot is held in the arena iff it is staged or its block is pinned. So pinned blocks are never cleared.
+///   1. A slot is held in the arena iff its block is incoming or pinned. So pinned blocks are never cleared.
 ///   2. A block's slot is freed exactly when it is out of the index and its last pin has ended.
 ///   3. With two size classes or more, a slab's last use is the latest use of its blocks.
 ///   4. Retained blocks are pinned, and take at most the share that the Store allows.
@@ -40,7 +40,7 @@ class BlockPool {
                      LeafQueues queues = {})
       : arena_(std::move(arena)), disk_(disk), index_(hash_seed, queues) {}
 
-  /// Before the first block. The table counts all slots; a staged slot belongs to the asker.
+  /// Before the first block. The table counts all slots; the slot of an incoming block belongs to the asker.
   void use_tenants(TenantTable* tenants) { tenants_ = tenants; }
   void use_events(EventLog* events) { events_ = events; }  ///< Records gains and losses of matches.
 
@@ -86,10 +86,11 @@ class BlockPool {
   void end_keep(BlockId block, RetentionId retention);  ///< For one context less, unless a drop has ended it.
 
   // -- life of a block
-  std::optional<SlotId> stage(std::size_t block_bytes, Arena::Place place);  ///< A held slot, or nullopt: evict first.
-  void unstage(SlotId slot);                                                 ///< Frees it.
-  BlockId link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick);  ///< block.slot is staged.
-  /// Moves the block to a staged slot that has a copy of its bytes. Requires: the caller has pinned the block, and has
+  std::optional<SlotId> take_slot(std::size_t block_bytes,
+                                  Arena::Place place);  ///< A held slot, or nullopt: evict first.
+  void return_slot(SlotId slot);                        ///< Frees it.
+  BlockId link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick);  ///< block.slot was taken.
+  /// Moves the block to a taken slot that has a copy of its bytes. Requires: the caller has pinned the block, and has
   /// the only pointer to its bytes.
   void move(BlockId block, SlotId to);
   void remove_leaf_end(BlockId block);
@@ -107,9 +108,9 @@ class BlockPool {
   std::size_t length(BlockId block) const;                        ///< The content's length.
   std::span<std::byte> bytes(BlockId block) const;                ///< length() bytes.
   std::span<const std::uint64_t> checksums(BlockId block) const;  ///< For the stripes of bytes().
-  std::size_t staged_count() const { return staged_count_; }
+  std::size_t incoming_count() const { return incoming_count_; }
   std::size_t pinned_count() const { return pinned_count_; }
-  const std::unordered_map<SlotId, TenantId>& staged_for() const { return staged_for_; }  ///< With tenants.
+  const std::unordered_map<SlotId, TenantId>& incoming_for() const { return incoming_for_; }  ///< With tenants.
   std::size_t retained_bytes() const { return retained_bytes_; }
   struct Retention {
     RetentionId id{};
@@ -124,10 +125,10 @@ class BlockPool {
   DiskTier* disk_;
   TenantTable* tenants_ = nullptr;
   EventLog* events_ = nullptr;
-  std::unordered_map<SlotId, TenantId> staged_for_;
+  std::unordered_map<SlotId, TenantId> incoming_for_;
   PrefixIndex index_;
   std::int64_t last_tick_ = 0;
-  std::size_t staged_count_ = 0, pinned_count_ = 0, retained_bytes_ = 0, leased_bytes_ = 0;
+  std::size_t incoming_count_ = 0, pinned_count_ = 0, retained_bytes_ = 0, leased_bytes_ = 0;
   std::unordered_map<BlockId, Retention> retained_;
   std::uint64_t retention_count_ = 0;  ///< Since the start: the last RetentionId.
   std::unordered_map<BlockId, std::uint32_t> leased_;

@@ -85,7 +85,7 @@ struct DiskPurge {
   std::uint64_t given_back_bytes = 0;
 };
 
-/// Blocks under ever-growing keys, on a medium that may fail, stall, fill up or lie. All calls block: only spill
+/// Blocks under ever-growing keys, on a medium that may fail, stall, fill up or lie. All calls block: only disk
 /// threads make them. Writes are not synced: after kill -9 or a power cut the newest writes may be gone, but load()
 /// never names a block that read() then does not find (bar damage). Thread safety: read(), load(), stats() and
 /// hanging() from any thread at any time; the other calls from one thread at a time.
@@ -160,7 +160,7 @@ Result<DiskBlock> read_verified(const Disk& disk, DiskKey key, std::uint64_t see
 /// fault, and may return the block later.
 bool is_lost(error_code error);
 
-/// Opens a disk, however long that takes: on a spill thread. Calls `accepted` once the place is known to be usable,
+/// Opens a disk, however long that takes: on a disk thread. Calls `accepted` once the place is known to be usable,
 /// before the slow part. An error's text is for the operator.
 using OpenDisk = std::function<Result<std::unique_ptr<Disk>, Failure>(const std::function<void()>& accepted)>;
 

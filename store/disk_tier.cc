@@ -26,9 +26,9 @@ DiskTier::DiskTier(const DiskTierConfig& config) : config_(config), index_(confi
     config_.segment_bytes = std::clamp(config_.capacity_bytes / 64, kSegmentBytesMin, kSegmentBytesMax);
 }
 
-TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind, std::uint32_t group,
+TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind, std::uint32_t cohort,
                           const std::optional<NamespaceId>& seeds) {
-  const TreeId tree = index_.add_tree(group, kind);
+  const TreeId tree = index_.add_tree(cohort, kind);
   if (static_cast<std::size_t>(tree) == trees_.size()) trees_.emplace_back();
   trees_[static_cast<std::size_t>(tree)] = {name, seeds.value_or(name), block_bytes};
   return tree;
@@ -55,7 +55,7 @@ BlockId DiskTier::insert(TreeId tree, BlockId parent, const BlockHash& hash, std
                                       {.hash = hash,
                                        .slot = SlotId{static_cast<std::uint64_t>(key)},
                                        .position = position,
-                                       .group = tenants_ == nullptr ? 0 : tenants_->disk_group(tenants_->of(tree))},
+                                       .cohort = tenants_ == nullptr ? 0 : tenants_->disk_cohort(tenants_->of(tree))},
                                       tick);
   side(disk_sides_, block) = DiskSide{};
   live_bytes_ += block_bytes(block);
@@ -243,7 +243,7 @@ void DiskTier::trim_tenants() {
   const std::vector<TenantId> over = tenants_->over_disk_max();
   for (const TenantId tenant : over) {
     for (; left > 0 && tenants_->is_over_disk_max(tenant); --left) {
-      const BlockId oldest = index_.oldest_leaf_end(tenants_->disk_group(tenant), nullptr);
+      const BlockId oldest = index_.oldest_leaf_end(tenants_->disk_cohort(tenant), nullptr);
       if (oldest == kNoBlock) break;
       evict(oldest);
     }

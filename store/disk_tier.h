@@ -25,7 +25,7 @@ struct DiskTierConfig {
   std::uint64_t segment_bytes = 0;
   /// The log may reach this multiple of its live bytes before its oldest segment is given back.
   double log_factor = 1.25;
-  /// Bytes that may be written again because their segment goes, as a share of the spilled bytes.
+  /// Bytes that may be written again because their segment goes, as a share of the bytes on disk.
   double rewrite_share = 0.08;
   std::uint8_t promote_reads = 2;  ///< A block goes back to memory with its n-th read from disk.
   std::uint64_t hash_seed = 0;
@@ -58,9 +58,9 @@ class DiskTier {
 
   /// Adds the namespace's tree. Add and remove in the order of memory's trees: both have the same TreeId.
   /// `block_bytes`: of every block of a chain; of a set's largest.
-  /// `group`: the tenant's. `seeds`: the name that the checksums are bound to, if it differs from `name`.
+  /// `cohort`: the tenant's. `seeds`: the name that the checksums are bound to, if it differs from `name`.
   TreeId add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind = TreeKind::kChain,
-                  std::uint32_t group = 0, const std::optional<NamespaceId>& seeds = std::nullopt);
+                  std::uint32_t cohort = 0, const std::optional<NamespaceId>& seeds = std::nullopt);
   PrefixIndex& own_index() { return index_; }
   void remove_tree(TreeId tree) { index_.remove_tree(tree); }  ///< Requires: index().is_empty(tree).
   std::vector<TreeId> take_emptied() { return index_.take_emptied(); }

@@ -85,11 +85,11 @@ std::size_t ChainPart::after_last(std::size_t count) const {
   return static_cast<std::size_t>(std::ceil(static_cast<double>(block_count - 1 - last) / stride(count)));
 }
 
-std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, std::uint64_t seed, bool lru_unless_pooled) {
+std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, std::uint64_t seed, bool lru_unless_combined) {
   switch (kind) {
     case PolicyKind::kLru: return std::make_unique<LruPolicy>();
     case PolicyKind::kLfu: return std::make_unique<LfuPolicy>();
-    case PolicyKind::kYield: return std::make_unique<YieldPolicy>(seed, lru_unless_pooled);
+    case PolicyKind::kYield: return std::make_unique<YieldPolicy>(seed, lru_unless_combined);
   }
   KV_ASSERT(false);
   return nullptr;

@@ -114,7 +114,7 @@ class EvictionPolicy {
 
   /// This node's counts, if it keeps any. And other nodes' counts, to be learned from too.
   virtual const YieldTable* table() const { return nullptr; }
-  virtual void set_pooled(YieldTable::Pooled /*pooled*/) {}
+  virtual void set_combined(YieldTable::Combined /*combined*/) {}
   /// The node's counts before its restart, in ages of `unit` (YieldTable::set_before).
   virtual void set_before(double /*unit*/, std::vector<YieldTable::Counts> /*counts*/) {}
 
@@ -127,6 +127,6 @@ class EvictionPolicy {
 enum class PolicyKind : std::uint8_t { kLru, kLfu, kYield };
 inline constexpr std::string_view kPolicyNames[] = {"lru", "lfu", "yield"};
 
-std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, std::uint64_t seed, bool lru_unless_pooled = false);
+std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, std::uint64_t seed, bool lru_unless_combined = false);
 
 }  // namespace kv

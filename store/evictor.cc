@@ -29,7 +29,7 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
     steps.take(Steps::kBlock);
     const bool is_at_max = tenants_ != nullptr && tenants_->is_at_memory_max(hunt.asker, block_bytes);
     if (!is_at_max) {
-      if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAligned)) return {.slot = slot};
+      if (const auto slot = pool_.take_slot(block_bytes, Arena::Place::kAligned)) return {.slot = slot};
     }
     if (!steps.are_left()) return {.again = true};
     if (pool_.index().has_detached()) {
@@ -49,7 +49,7 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
     // Free granules that lie across two places for a slab. Only now: earlier, a run being cleared over several calls
     // would be taken as soon as enough of it is free, at a place that leaves room for one slab instead of two.
     if (!is_at_max && (cleared != Cleared::kUnwritten || !hunt.is_begun)) {
-      if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
+      if (const auto slot = pool_.take_slot(block_bytes, Arena::Place::kAny)) return {.slot = slot};
     }
     const Victim own = next_for(hunt, size_class, steps);
     if (!steps.are_left()) return {.again = true};
@@ -70,17 +70,17 @@ bool Evictor::takes_window(Hunt& hunt, std::uint32_t size_class, Steps& steps) {
   if (tenants_ == nullptr) {
     if (pool_.arena().class_count() < 2) return false;
     const BlockId oldest = index.oldest_leaf_end(&steps);
-    if (oldest == kNoBlock || index.group(oldest) == size_class) return false;
+    if (oldest == kNoBlock || index.cohort(oldest) == size_class) return false;
     const BlockId own = index.oldest_leaf_end(size_class, &steps);
     return steps.are_left() && (own == kNoBlock || is_much_older(oldest, own));
   }
   Oldest oldest = oldest_spared(steps);
   hunt.may_take_own = oldest.block == kNoBlock;
   if (hunt.may_take_own) oldest = oldest_of(hunt.asker, steps);
-  if (oldest.block == kNoBlock || tenants_->size_class(index.group(oldest.block)) == size_class) return false;
+  if (oldest.block == kNoBlock || tenants_->size_class(index.cohort(oldest.block)) == size_class) return false;
   BlockId own = index.oldest_in_band(size_class, &steps);
   if (own == kNoBlock && tenants_->has_size(hunt.asker, hunt.block_bytes))
-    own = index.oldest_leaf_end(tenants_->group(hunt.asker, hunt.block_bytes), &steps);
+    own = index.oldest_leaf_end(tenants_->cohort(hunt.asker, hunt.block_bytes), &steps);
   return steps.are_left() && (own == kNoBlock || is_much_older(oldest.block, own));
 }
 
@@ -107,10 +107,11 @@ Evictor::Oldest Evictor::oldest_spared(Steps& steps) {
 Evictor::Oldest Evictor::oldest_of(TenantId tenant, Steps& steps) {
   PrefixIndex& index = pool_.index();
   Oldest oldest;
-  tenants_->for_each_group(tenant, [&](std::uint32_t group, std::uint32_t) {
-    const BlockId of_group = index.oldest_leaf_end(group, &steps);
-    if (of_group == kNoBlock) return;
-    if (oldest.block == kNoBlock || index.recency(of_group) < index.recency(oldest.block)) oldest = {of_group, {group}};
+  tenants_->for_each_cohort(tenant, [&](std::uint32_t cohort, std::uint32_t) {
+    const BlockId of_cohort = index.oldest_leaf_end(cohort, &steps);
+    if (of_cohort == kNoBlock) return;
+    if (oldest.block == kNoBlock || index.recency(of_cohort) < index.recency(oldest.block))
+      oldest = {of_cohort, {cohort}};
   });
   return oldest;
 }
@@ -131,7 +132,7 @@ BlockId Evictor::next_spared(Steps& steps) {
 
 BlockId Evictor::any_victim(Steps& steps) {
   const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
-  return oldest == kNoBlock ? kNoBlock : next_in({pool_.index().group(oldest)}, steps).block;
+  return oldest == kNoBlock ? kNoBlock : next_in({pool_.index().cohort(oldest)}, steps).block;
 }
 
 /// The victim for the hunt's asker: see the class.
@@ -142,7 +143,7 @@ Evictor::Victim Evictor::next_for(const Hunt& hunt, std::uint32_t size_class, St
   if (!is_at_max) victim = next_in({size_class, /*is_band=*/true}, steps);
   const auto is_found = [&] { return victim.block != kNoBlock || !steps.are_left(); };
   if (!is_found() && tenants_->has_size(hunt.asker, hunt.block_bytes))
-    victim = next_in({tenants_->group(hunt.asker, hunt.block_bytes)}, steps);
+    victim = next_in({tenants_->cohort(hunt.asker, hunt.block_bytes)}, steps);
   if (is_found() || !is_at_max) return victim;
   const Oldest own = oldest_of(hunt.asker, steps);
   return own.block == kNoBlock ? Victim() : next_in(own.lane, steps);
@@ -384,7 +385,7 @@ bool Evictor::may_go(const Hunt& hunt, BlockId block) const {
 
 bool Evictor::is_kept(const Hunt& hunt, SlotId slot, Steps& steps) {
   Arena& arena = pool_.arena();
-  KV_ASSERT(arena.is_held(slot) || arena.owner(slot) != kNoBlock);  // staged slots are held
+  KV_ASSERT(arena.is_held(slot) || arena.owner(slot) != kNoBlock);  // slots of incoming blocks are held
   // Held slots are not shielded: a search sees holds, and such a pin is often the disk tier's and ends soon.
   if (arena.is_held(slot)) return true;
   if (!pool_.index().has_pinned(arena.owner(slot), steps) && may_go(hunt, arena.owner(slot))) return false;

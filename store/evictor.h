@@ -26,8 +26,8 @@ namespace kv {
 ///   2. the slot of the class's leaf end that the policy gives least worth. But if the class has no leaf end, or the
 ///      least recently used leaf end of another class is kAgeRatio times as old as that of this class:
 ///   3. memory moves between the classes: the run of granules used longest ago is cleared, with all blocks below those
-///      that lie in it (which were used no later). A run is left alone if it holds a staged or pinned block, or a block
-///      with a pinned block below. If every run is left alone: 2.
+///      that lie in it (which were used no later). A run is left alone if it holds a incoming or pinned block, or a
+///      block with a pinned block below. If every run is left alone: 2.
 /// Blocks already cut off, by 3 or by a drop, are freed before any eviction.
 /// A call does what its steps allow, and the next one goes on from there. In a small arena the cleared run is the
 /// oldest of all. In a large arena one search pays for many runs (Arena::Search): each was among the oldest when the
@@ -63,7 +63,7 @@ class Evictor {
   };
 
   struct Found {
-    std::optional<SlotId> slot;  ///< Staged in the pool.
+    std::optional<SlotId> slot;  ///< Taken from the pool.
     bool again = false;          ///< Not found because the steps were used up: another call can go on.
     bool is_worth_less = false;  ///< Not found because 2 would take a leaf end of higher worth.
     bool is_over_quota = false;  ///< Not found because the asker is at its maximum and all its blocks are pinned.
@@ -148,7 +148,7 @@ class Evictor {
   Cleared write_window(Hunt& hunt, Steps& steps, const std::function<bool(BlockId)>& write);
   void end_shields(TimePoint now);
   bool takes_window(Hunt& hunt, std::uint32_t size_class, Steps& steps);
-  /// The leaf ends considered together: a group's, or a band's.
+  /// The leaf ends considered together: a cohort's, or a band's.
   struct Lane {
     std::uint32_t number;
     bool is_band = false;
@@ -178,7 +178,7 @@ class Evictor {
   DepartedTable& departed_;
   TenantTable* const tenants_;
   const LeafQueues queues_;
-  std::vector<std::vector<Head>> heads_;  ///< By group and queue; without tenants a class is a group.
+  std::vector<std::vector<Head>> heads_;  ///< By cohort and queue; without tenants a class is a cohort.
   std::vector<std::vector<Head>> band_heads_;
   std::vector<Hunt> hunts_;
   std::deque<std::uint32_t> short_;  ///< Size classes, in the order in which they became short.

@@ -32,7 +32,7 @@ HitCurve::HitCurve(const HitCurveConfig& config, std::uint64_t seed, bool has_po
     : config_(config),
       sample_{.seed = seed},
       blocks_(std::clamp<std::size_t>(config.block_count_max, 64, UseOrder::kEntriesMax)),
-      slots_(std::bit_ceil(2 * blocks_.size()), kNone),
+      places_(std::bit_ceil(2 * blocks_.size()), kNone),
       order_(blocks_.size()) {
   free_.reserve(blocks_.size());
   const std::size_t cache_count = !has_policy ? 0 : has_disk ? kCachesMax : 5;
@@ -297,9 +297,9 @@ std::size_t HitCurve::enter(const Event& event, std::uint16_t block, const Evict
 }
 
 std::uint16_t HitCurve::find(std::uint64_t name) const {
-  const std::size_t mask = slots_.size() - 1;
-  for (std::size_t slot = name >> 36 & mask; slots_[slot] != kNone; slot = (slot + 1) & mask)
-    if (blocks_[slots_[slot]].name == name) return slots_[slot];
+  const std::size_t mask = places_.size() - 1;
+  for (std::size_t place = name >> 36 & mask; places_[place] != kNone; place = (place + 1) & mask)
+    if (blocks_[places_[place]].name == name) return places_[place];
   return kNone;
 }
 
@@ -312,27 +312,27 @@ std::uint16_t HitCurve::add(std::uint64_t name) {
   const std::uint16_t block = free_.back();
   free_.pop_back();
   blocks_[block] = {.name = name, .life = blocks_[block].life, .is_known = true};
-  const std::size_t mask = slots_.size() - 1;
-  std::size_t slot = name >> 36 & mask;
-  while (slots_[slot] != kNone) slot = (slot + 1) & mask;
-  slots_[slot] = block;
+  const std::size_t mask = places_.size() - 1;
+  std::size_t place = name >> 36 & mask;
+  while (places_[place] != kNone) place = (place + 1) & mask;
+  places_[place] = block;
   return block;
 }
 
 void HitCurve::remove(std::uint16_t block) {
   for (ShadowCache& cache : caches_) cache.forget(block);
   if (order_.has(block)) order_.remove(block);
-  const std::size_t mask = slots_.size() - 1;
-  std::size_t slot = blocks_[block].name >> 36 & mask;
-  while (slots_[slot] != block) slot = (slot + 1) & mask;
+  const std::size_t mask = places_.size() - 1;
+  std::size_t place = blocks_[block].name >> 36 & mask;
+  while (places_[place] != block) place = (place + 1) & mask;
   // Entries behind it move up, or a search for them would end at the hole.
-  for (std::size_t next = (slot + 1) & mask; slots_[next] != kNone; next = (next + 1) & mask) {
-    const std::size_t home = blocks_[slots_[next]].name >> 36 & mask;
-    if (((next - home) & mask) < ((next - slot) & mask)) continue;
-    slots_[slot] = slots_[next];
-    slot = next;
+  for (std::size_t next = (place + 1) & mask; places_[next] != kNone; next = (next + 1) & mask) {
+    const std::size_t home = blocks_[places_[next]].name >> 36 & mask;
+    if (((next - home) & mask) < ((next - place) & mask)) continue;
+    places_[place] = places_[next];
+    place = next;
   }
-  slots_[slot] = kNone;
+  places_[place] = kNone;
   blocks_[block].is_known = false;
   ++blocks_[block].life;
   free_.push_back(block);
@@ -459,7 +459,7 @@ HitCurve::Report HitCurve::report() const {
 std::size_t HitCurve::memory_bytes() const {
   std::size_t bytes = sizeof *this + heavy_.memory_bytes() + order_.memory_bytes() +
                       blocks_.capacity() * sizeof(ShadowBlock) + events_.capacity() * sizeof(Event) +
-                      (free_.capacity() + slots_.capacity() + chain_.capacity()) * sizeof(std::uint16_t);
+                      (free_.capacity() + places_.capacity() + chain_.capacity()) * sizeof(std::uint16_t);
   for (const ShadowCache& cache : caches_) bytes += sizeof cache + cache.memory_bytes();
   return bytes;
 }

@@ -134,7 +134,7 @@ class HitCurve {
   std::uint64_t memory_blocks_ = 0, disk_blocks_ = 0;
   HeavyBlocks heavy_;
   std::vector<ShadowBlock> blocks_;
-  std::vector<std::uint16_t> free_, slots_;  ///< slots_: open addressing by name.
+  std::vector<std::uint16_t> free_, places_;  ///< places_: open addressing by name.
   UseOrder order_;
   std::vector<ShadowCache> caches_;
   std::size_t thinned_ = 0;  ///< Blocks below belong to the present sample.

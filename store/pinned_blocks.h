@@ -19,7 +19,7 @@ struct PinnedBlock {
   std::span<const std::uint64_t> checksums;  ///< One per stripe.
 };
 
-struct SpilledBlock {
+struct PinnedDiskBlock {
   BlockId id;
   std::uint32_t index;  ///< As in PinnedBlock.
   DiskKey key;
@@ -30,9 +30,9 @@ struct SpilledBlock {
 
 /// The pins that Store::unpin() ends: a chain's prefix, or a set's found blocks.
 struct PinnedPrefix {
-  std::vector<PinnedBlock> blocks;    ///< First to last.
-  std::vector<SpilledBlock> spilled;  ///< On disk: a chain's next, or a set's others.
-  SpaceKind kind = SpaceKind::kChain;
+  std::vector<PinnedBlock> blocks;       ///< First to last.
+  std::vector<PinnedDiskBlock> on_disk;  ///< On disk: a chain's next, or a set's others.
+  NamespaceKind kind = NamespaceKind::kChain;
 };
 
 }  // namespace kv

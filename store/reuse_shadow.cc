@@ -21,7 +21,7 @@ void ReuseShadow::resize(std::uint32_t entries, std::uint32_t lru_entries) {
   entries_.clear();
   entries_.shrink_to_fit();
   entries_.reserve(capacity_ + std::size_t{1});  // later growth would copy them all, under the Store's lock
-  slots_.assign(std::bit_ceil(capacity_ * 2), kNone);
+  places_.assign(std::bit_ceil(capacity_ * 2), kNone);
   size_ = hand_ = 0;
   newest_ = oldest_ = kNone;
 }
@@ -85,8 +85,9 @@ void ReuseShadow::correct(std::uint64_t name, std::uint32_t now, Kind how) {
 }
 
 std::uint32_t ReuseShadow::find(std::uint64_t name) const {
-  for (std::size_t slot = name & (slots_.size() - 1); slots_[slot] != kNone; slot = (slot + 1) & (slots_.size() - 1))
-    if (entries_[slots_[slot]].name == name) return slots_[slot];
+  for (std::size_t place = name & (places_.size() - 1); places_[place] != kNone;
+       place = (place + 1) & (places_.size() - 1))
+    if (entries_[places_[place]].name == name) return places_[place];
   return kNone;
 }
 
@@ -95,9 +96,9 @@ std::uint32_t ReuseShadow::add(std::uint64_t name) {
   if (at == entries_.size()) entries_.emplace_back();
   entries_[at] = {};
   entries_[at].name = name;
-  std::size_t slot = name & (slots_.size() - 1);
-  while (slots_[slot] != kNone) slot = (slot + 1) & (slots_.size() - 1);
-  slots_[slot] = at;
+  std::size_t place = name & (places_.size() - 1);
+  while (places_[place] != kNone) place = (place + 1) & (places_.size() - 1);
+  places_[place] = at;
   put_first(at);
   return at;
 }
@@ -109,21 +110,21 @@ void ReuseShadow::remove_oldest(std::uint32_t now) {
   lru_size_ -= entries_[gone].is_in_lru;
   count_time(entries_[gone], now);
   take_out(gone);
-  const std::size_t mask = slots_.size() - 1;
-  std::size_t slot = entries_[gone].name & mask;
-  while (slots_[slot] != gone) slot = (slot + 1) & mask;
+  const std::size_t mask = places_.size() - 1;
+  std::size_t place = entries_[gone].name & mask;
+  while (places_[place] != gone) place = (place + 1) & mask;
   // Entries behind it move up, or a search for them would end at the hole.
-  for (std::size_t next = (slot + 1) & mask; slots_[next] != kNone; next = (next + 1) & mask) {
-    const std::size_t home = entries_[slots_[next]].name & mask;
-    if (((next - home) & mask) < ((next - slot) & mask)) continue;
-    slots_[slot] = slots_[next];
-    slot = next;
+  for (std::size_t next = (place + 1) & mask; places_[next] != kNone; next = (next + 1) & mask) {
+    const std::size_t home = entries_[places_[next]].name & mask;
+    if (((next - home) & mask) < ((next - place) & mask)) continue;
+    places_[place] = places_[next];
+    place = next;
   }
-  slots_[slot] = kNone;
+  places_[place] = kNone;
   const std::uint32_t last = --size_;
   if (last == gone) return;
-  for (slot = entries_[last].name & mask; slots_[slot] != last;) slot = (slot + 1) & mask;
-  slots_[slot] = gone;
+  for (place = entries_[last].name & mask; places_[place] != last;) place = (place + 1) & mask;
+  places_[place] = gone;
   Entry& moved = entries_[gone] = entries_[last];
   if (lru_last_ == last) lru_last_ = gone;
   (moved.newer == kNone ? newest_ : entries_[moved.newer].older) = gone;

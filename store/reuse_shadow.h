@@ -37,11 +37,11 @@ class ReuseShadow {
   /// Corrects the block's role in its latest request.
   void correct(std::uint64_t name, std::uint32_t now, Kind how);
 
-  void prefetch(std::uint64_t name) const { __builtin_prefetch(&slots_[name & (slots_.size() - 1)]); }
+  void prefetch(std::uint64_t name) const { __builtin_prefetch(&places_[name & (places_.size() - 1)]); }
 
   std::uint64_t event_count() const { return event_count_; }  ///< Both kinds, since the start.
   std::size_t memory_bytes() const {
-    return entries_.capacity() * sizeof(Entry) + slots_.capacity() * sizeof(std::uint32_t);
+    return entries_.capacity() * sizeof(Entry) + places_.capacity() * sizeof(std::uint32_t);
   }
 
  private:
@@ -72,7 +72,7 @@ class ReuseShadow {
   YieldTable& table_;
   HintTrust& trust_;
   std::vector<Entry> entries_;
-  std::vector<std::uint32_t> slots_;  ///< Open addressing by name: an entry or kNone.
+  std::vector<std::uint32_t> places_;  ///< Open addressing by name: an entry or kNone.
   std::uint32_t size_ = 0, newest_ = kNone, oldest_ = kNone, hand_ = 0, capacity_ = 0;
   std::uint32_t lru_capacity_ = 0, lru_size_ = 0, lru_last_ = kNone;  ///< lru_last_: the oldest that LRU would have.
   std::uint64_t event_count_ = 0;

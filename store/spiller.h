@@ -22,7 +22,7 @@ namespace kv {
 
 struct SpillerConfig {
   /// Share of the memory that spilling ahead keeps free, so that a put finds room without waiting for the disk. When
-  /// puts are faster than the disk, it runs out and blocks are evicted unspilled.
+  /// puts are faster than the disk, it runs out and blocks are evicted unwritten.
   double reserve = 1.0 / 32;
   bool write_through = false;  ///< Write each block once it is stored, before its memory is wanted.
   /// While half of the reserve is used up, because the disk or its write budget is slower than puts: evict unwritten

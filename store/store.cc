@@ -37,7 +37,7 @@ StoreStats Store::stats() const {
   const PrefixIndex::SetTotals sets = pool.index().set_totals();
   stats.set_block_count = sets.block_count;
   stats.set_bytes = sets.bytes;
-  stats.staged_count = pool.staged_count();
+  stats.incoming_count = pool.incoming_count();
   stats.pinned_count = pool.pinned_count();
   stats.lease_count = reads_.lease_count();
   stats.leased_bytes = pool.leased_bytes();

@@ -8,7 +8,7 @@
 //   size_class.h    the slot length for a set's block
 //   block_pool.h    the blocks in memory: their names and their slots, kept in step
 //   arena.h         the memory for the bytes
-//   count_pool.h       sums of the counts of a cluster's nodes; yield_counts.h: their wire form
+//   combined_counts.h       sums of the counts of a cluster's nodes; yield_counts.h: their wire form
 //   eviction_policy.h  a block's worth: by its last use, or by the hits expected of it (yield_policy.h, made of
 //                   yield_table.h, reuse_shadow.h, ghost_table.h and age_clock.h); block_sample.h: which
 //                   blocks policy and curve learn from
@@ -22,7 +22,7 @@
 //   disk.h          the interface of a disk
 //   disk_tier.h     the blocks on disk, and which of them go
 //   spiller.h       the next blocks to write to disk
-//   spill_loader.h  loading the disk's blocks after a restart
+//   disk_loader.h  loading the disk's blocks after a restart
 //   event_log.h     recent changes, for routers
 //   departed_table.h  when and why blocks left; root_sample.h: which first blocks are asked for, and which stored
 //   tree_sums.h     size and use of the trees, from a sample
@@ -54,7 +54,8 @@ namespace kv {
 ///   2. A slot is reused only when its block is unpinned: no lease, no running move, no put below it.
 ///   3. Among blocks of one size, eviction takes leaf ends in the policy's order (eviction_policy.h). Between sizes
 ///      memory moves by slabs, when the ages of the next victims are far apart (evictor.h).
-///   4. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte; a set's blocks count
+///   4. StoreStats::allocated_bytes = blocks linked + incoming + unlinked but pinned, byte for byte; a set's blocks
+///   count
 ///      with their slots (size_class.h).
 ///   5. A block of a set has one length for as long as its name is here, in memory or on disk. Chains and sets share
 ///      memory, disk and one order of use.
@@ -89,7 +90,7 @@ class Store {
   SampledNames::Samples samples() const { return learning_.samples(); }
   const YieldTable* yield_table() const { return learning_.yield_table(); }
   std::uint64_t age_clock() const { return learning_.age_clock(); }
-  void set_pooled(YieldTable::Pooled pooled) { learning_.set_pooled(std::move(pooled)); }
+  void set_combined(YieldTable::Combined combined) { learning_.set_combined(std::move(combined)); }
   void set_before(YieldCounts counts) { learning_.set_before(std::move(counts)); }
 
   // -- the disk tier (DiskDesk)
@@ -119,7 +120,7 @@ class Store {
     disk_.begin_load(now, epoch, drops);
   }
   void load_namespace(const NamespaceRecord& record) { disk_.load_namespace(record); }
-  DiskDesk::Loaded load_spilled(std::span<const DiskRecord> records) { return disk_.load_spilled(records); }
+  DiskDesk::Loaded load_records(std::span<const DiskRecord> records) { return disk_.load_records(records); }
   std::uint64_t end_load(bool is_whole) { return disk_.end_load(is_whole); }
 
   // -- named contexts (ContextDesk)

@@ -33,8 +33,8 @@ struct StoreConfig {
   /// The minimum charge of a block to its tenant. A 32nd of this charge must cover a block's entry in the index.
   std::uint64_t tenant_charge_min = 8192;
   PolicyKind policy = PolicyKind::kLru;
-  /// kYield acts as LRU while requests name parts of chains whose rest is on other nodes, and counts are not pooled.
-  bool lru_unless_pooled = false;
+  /// kYield acts as LRU while requests name parts of chains whose rest is on other nodes, and counts are not combined.
+  bool lru_unless_combined = false;
   HitCurveConfig curve;
   std::size_t departed_count_max = 262144;  ///< Remembered blocks that left; 8 bytes each (departed_table.h).
   std::size_t event_count_max = 0;          ///< Changes in the log, 80 bytes each (event_log.h). 0: off.

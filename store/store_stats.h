@@ -12,7 +12,7 @@ namespace kv {
 /// Counters since start and gauges now. Counters only grow.
 struct StoreStats {
   std::uint64_t capacity_bytes = 0, allocated_bytes = 0, slab_bytes = 0;  ///< slab_bytes: granules of classes.
-  std::uint64_t block_count = 0, staged_count = 0, pinned_count = 0, lease_count = 0, namespace_count = 0;
+  std::uint64_t block_count = 0, incoming_count = 0, pinned_count = 0, lease_count = 0, namespace_count = 0;
   std::uint64_t set_block_count = 0, set_bytes = 0;  ///< The sets' blocks, and the sum of their lengths.
   std::uint64_t leased_bytes = 0;  ///< Blocks kept by leases, each counted once; at most leased_fraction_max.
   std::uint64_t index_bytes = 0;   ///< Heap, including free entries for later blocks.

@@ -48,7 +48,7 @@ TenantId TenantTable::enter(std::string_view name) {
   if (const auto found = of_name_.find(name); found != of_name_.end()) return found->second;
   TenantId id{static_cast<std::uint32_t>(tenants_.size())};
   if (free_tenants_.empty()) {
-    KV_ASSERT(tenants_.size() <= PrefixIndex::kGroupMax);
+    KV_ASSERT(tenants_.size() <= PrefixIndex::kCohortMax);
     tenants_.emplace_back();
   } else {
     id = free_tenants_.back();
@@ -68,9 +68,9 @@ TenantId TenantTable::enter(std::string_view name) {
 void TenantTable::leave(TenantId id) {
   Tenant& tenant = at(id);
   if (tenant.has_limits || tenant.usage.namespace_count > 0) return;
-  KV_ASSERT(tenant.groups.empty() && tenant.usage.memory_bytes == 0 && tenant.usage.disk_bytes == 0);
+  KV_ASSERT(tenant.cohorts.empty() && tenant.usage.memory_bytes == 0 && tenant.usage.disk_bytes == 0);
   std::erase(over_disk_max_, id);
-  if (disk_ != nullptr) disk_->set_band(disk_group(id), PrefixIndex::kNoBand);
+  if (disk_ != nullptr) disk_->set_band(disk_cohort(id), PrefixIndex::kNoBand);
   of_name_.erase(tenant.limits.name);
   tenant = {};
   free_tenants_.push_back(id);
@@ -95,43 +95,43 @@ void TenantTable::closed(TenantId tenant, TreeId tree) {
 }
 
 bool TenantTable::has_room() const {
-  return (!free_groups_.empty() || groups_.size() <= PrefixIndex::kGroupMax) && has_free_tenant();
+  return (!free_cohorts_.empty() || cohorts_.size() <= PrefixIndex::kCohortMax) && has_free_tenant();
 }
 
 void TenantTable::use_size(TenantId id, std::size_t slot_bytes, std::uint32_t size_class) {
   Tenant& tenant = at(id);
-  auto found = tenant.groups.find(slot_bytes);
-  if (found == tenant.groups.end()) {
-    if (free_groups_.empty()) {
-      KV_ASSERT(groups_.size() <= PrefixIndex::kGroupMax);
-      free_groups_.push_back(static_cast<std::uint32_t>(groups_.size()));
-      groups_.emplace_back();
+  auto found = tenant.cohorts.find(slot_bytes);
+  if (found == tenant.cohorts.end()) {
+    if (free_cohorts_.empty()) {
+      KV_ASSERT(cohorts_.size() <= PrefixIndex::kCohortMax);
+      free_cohorts_.push_back(static_cast<std::uint32_t>(cohorts_.size()));
+      cohorts_.emplace_back();
     }
-    found = tenant.groups.emplace(slot_bytes, free_groups_.back()).first;
-    free_groups_.pop_back();
-    groups_[found->second] = {.slot_bytes = slot_bytes, .size_class = size_class};
+    found = tenant.cohorts.emplace(slot_bytes, free_cohorts_.back()).first;
+    free_cohorts_.pop_back();
+    cohorts_[found->second] = {.slot_bytes = slot_bytes, .size_class = size_class};
     band_end_ = std::max(band_end_, size_class + 1);
     look_again(tenant);
   }
-  KV_ASSERT(groups_[found->second].size_class == size_class);
-  ++groups_[found->second].uses;
+  KV_ASSERT(cohorts_[found->second].size_class == size_class);
+  ++cohorts_[found->second].uses;
 }
 
 void TenantTable::end_size(TenantId id, std::size_t slot_bytes) {
   Tenant& tenant = at(id);
-  const auto found = tenant.groups.find(slot_bytes);
-  KV_ASSERT(found != tenant.groups.end() && groups_[found->second].uses > 0);
-  if (--groups_[found->second].uses > 0) return;
+  const auto found = tenant.cohorts.find(slot_bytes);
+  KV_ASSERT(found != tenant.cohorts.end() && cohorts_[found->second].uses > 0);
+  if (--cohorts_[found->second].uses > 0) return;
   memory_.set_band(found->second, PrefixIndex::kNoBand);
-  groups_[found->second] = {};
-  free_groups_.push_back(found->second);
-  tenant.groups.erase(found);
+  cohorts_[found->second] = {};
+  free_cohorts_.push_back(found->second);
+  tenant.cohorts.erase(found);
   look_again(tenant);
 }
 
-std::uint32_t TenantTable::group(TenantId tenant, std::size_t slot_bytes) const {
-  const auto found = at(tenant).groups.find(slot_bytes);
-  KV_ASSERT(found != at(tenant).groups.end());
+std::uint32_t TenantTable::cohort(TenantId tenant, std::size_t slot_bytes) const {
+  const auto found = at(tenant).cohorts.find(slot_bytes);
+  KV_ASSERT(found != at(tenant).cohorts.end());
   return found->second;
 }
 
@@ -150,17 +150,17 @@ void TenantTable::went(TenantId id, std::size_t slot_bytes) {
   if (tenant.usage.memory_bytes < tenant.from) look_again(tenant);
 }
 
-/// Moves groups into and out of their bands (2).
+/// Moves cohorts into and out of their bands (2).
 void TenantTable::look_again(Tenant& tenant) {
   tenant.from = 0;
   tenant.to = TenantLimits::kNoLimit;
-  for (const auto& [slot_bytes, number] : tenant.groups) {
-    Group& group = groups_[number];
+  for (const auto& [slot_bytes, number] : tenant.cohorts) {
+    Cohort& cohort = cohorts_[number];
     const bool can_spare = spares(tenant, slot_bytes);
     const std::uint64_t from = tenant.limits.memory_bytes + charge(slot_bytes);
     (can_spare ? tenant.from : tenant.to) = can_spare ? std::max(tenant.from, from) : std::min(tenant.to, from);
-    if (std::exchange(group.is_in_band, can_spare) != can_spare)
-      memory_.set_band(number, can_spare ? group.size_class : PrefixIndex::kNoBand);
+    if (std::exchange(cohort.is_in_band, can_spare) != can_spare)
+      memory_.set_band(number, can_spare ? cohort.size_class : PrefixIndex::kNoBand);
   }
 }
 
@@ -180,7 +180,7 @@ void TenantTable::look_again_at_disk(TenantId id) {
   Tenant& tenant = at(id);
   const bool is_over = tenant.usage.disk_bytes > tenant.limits.disk_bytes;
   if (std::exchange(tenant.is_in_disk_band, is_over) != is_over)
-    disk_->set_band(disk_group(id), is_over ? 0 : PrefixIndex::kNoBand);
+    disk_->set_band(disk_cohort(id), is_over ? 0 : PrefixIndex::kNoBand);
   const auto listed = std::ranges::find(over_disk_max_, id);
   const bool is_over_max = is_over_disk_max(id);
   if (is_over_max && listed == over_disk_max_.end()) over_disk_max_.push_back(id);
@@ -204,13 +204,13 @@ bool TenantTable::may_lease(TenantId id, std::size_t count) {
 
 bool TenantTable::could_retain(TenantId id, std::uint64_t bytes) const {
   const Tenant& tenant = at(id);
-  return bytes == 0 || (bytes <= tenant.limits.pinned_bytes_max &&
-                        tenant.usage.pinned_bytes <= tenant.limits.pinned_bytes_max - bytes);
+  return bytes == 0 || (bytes <= tenant.limits.retained_bytes_max &&
+                        tenant.usage.retained_bytes <= tenant.limits.retained_bytes_max - bytes);
 }
 
 bool TenantTable::may_retain(TenantId id, std::uint64_t bytes) {
   const bool may = could_retain(id, bytes);
-  at(id).usage.pin_refusals += !may;
+  at(id).usage.retain_refusals += !may;
   return may;
 }
 

@@ -22,7 +22,7 @@ struct TenantLimits {
   std::uint64_t memory_bytes = 0, memory_bytes_max = kNoLimit;
   std::uint64_t disk_bytes = 0, disk_bytes_max = kNoLimit;  ///< For blocks that lie only on disk.
   std::uint64_t lease_count_max = kNoLimit;
-  std::uint64_t pinned_bytes_max = kNoLimit;  ///< By retain(), and contexts.
+  std::uint64_t retained_bytes_max = kNoLimit;  ///< By retain(), and contexts.
   std::uint64_t namespace_count_max = kNoLimit;
 
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
@@ -30,9 +30,9 @@ struct TenantLimits {
 
 /// A tenant's holdings, and how often it was refused more.
 struct TenantUsage {
-  std::uint64_t memory_bytes = 0, disk_bytes = 0, lease_count = 0, pinned_bytes = 0, namespace_count = 0;
+  std::uint64_t memory_bytes = 0, disk_bytes = 0, lease_count = 0, retained_bytes = 0, namespace_count = 0;
   std::uint64_t evicted_blocks = 0;  ///< From memory; this and the following are counters.
-  std::uint64_t memory_refusals = 0, lease_refusals = 0, pin_refusals = 0, namespace_refusals = 0;
+  std::uint64_t memory_refusals = 0, lease_refusals = 0, retain_refusals = 0, namespace_refusals = 0;
 };
 
 struct TenantStats {
@@ -45,12 +45,12 @@ struct TenantStats {
 /// tenants over their guarantees go, in the policy's order over all of these together. Tenants within their guarantee
 /// lose blocks only to their own puts.
 ///
-/// Blocks of one size and tenant are a group of the index. The groups of one size whose tenants can spare a block form
-/// a band (PrefixIndex::set_band), numbered as the size class. So the oldest block that may go for any tenant is found
-/// like the oldest of one group, independent of the number of tenants.
-///   1. A tenant's memory_bytes is the sum of its blocks' charges in memory, including staged and unlinked ones.
-///   2. A group is in its band iff its tenant, one block of the group's size poorer, still has its guarantee.
-///   3. The same on disk, where each tenant is one group and a tenant over its guarantee is in band 0. A guarantee of
+/// Blocks of one size and tenant are a cohort of the index. The cohorts of one size whose tenants can spare a block
+/// form a band (PrefixIndex::set_band), numbered as the size class. So the oldest block that may go for any tenant is
+/// found like the oldest of one cohort, independent of the number of tenants.
+///   1. A tenant's memory_bytes is the sum of its blocks' charges in memory, including incoming and unlinked ones.
+///   2. A cohort is in its band iff its tenant, one block of the cohort's size poorer, still has its guarantee.
+///   3. The same on disk, where each tenant is one cohort and a tenant over its guarantee is in band 0. A guarantee of
 ///      disk holds to within one block.
 /// A block is charged at least `charge_min` bytes: tiny ones fill the index, not the arena, and a guarantee must hold
 /// there too. Thread safety: the Store's lock. Cost: O(1) a block that comes or goes; when a tenant crosses its
@@ -75,25 +75,25 @@ class TenantTable {
   void opened(TenantId tenant, TreeId tree);  ///< The same number in both indexes.
   void closed(TenantId tenant, TreeId tree);
   TenantId of(TreeId tree) const { return of_tree_[static_cast<std::size_t>(tree)]; }
-  /// Whether there are numbers for one more tenant and one more group. Without, use_size() and enter() fail.
+  /// Whether there are numbers for one more tenant and one more cohort. Without, use_size() and enter() fail.
   bool has_room() const;
-  /// Begin and end a namespace's use of slots of that size. The tenant's blocks in these are a group.
+  /// Begin and end a namespace's use of slots of that size. The tenant's blocks in these are a cohort.
   void use_size(TenantId tenant, std::size_t slot_bytes, std::uint32_t size_class);
   void end_size(TenantId tenant, std::size_t slot_bytes);
-  std::uint32_t group(TenantId tenant, std::size_t slot_bytes) const;  ///< Requires: has_size().
-  bool has_size(TenantId tenant, std::size_t slot_bytes) const { return at(tenant).groups.contains(slot_bytes); }
-  std::uint32_t size_class(std::uint32_t group) const { return groups_[group].size_class; }
-  std::uint32_t disk_group(TenantId tenant) const { return static_cast<std::uint32_t>(tenant); }
+  std::uint32_t cohort(TenantId tenant, std::size_t slot_bytes) const;  ///< Requires: has_size().
+  bool has_size(TenantId tenant, std::size_t slot_bytes) const { return at(tenant).cohorts.contains(slot_bytes); }
+  std::uint32_t size_class(std::uint32_t cohort) const { return cohorts_[cohort].size_class; }
+  std::uint32_t disk_cohort(TenantId tenant) const { return static_cast<std::uint32_t>(tenant); }
 
   // -- holdings
-  void came(TenantId tenant, std::size_t slot_bytes);  ///< A slot was staged.
+  void came(TenantId tenant, std::size_t slot_bytes);  ///< A slot was taken.
   void went(TenantId tenant, std::size_t slot_bytes);  ///< A slot was freed.
   void came_to_disk(TreeId tree, std::uint64_t bytes);
   void went_from_disk(TreeId tree, std::uint64_t bytes);
   void leased(TreeId tree) { ++at(of(tree)).usage.lease_count; }
   void lease_ended(TreeId tree) { --at(of(tree)).usage.lease_count; }
-  void retained(TreeId tree, std::uint64_t bytes) { at(of(tree)).usage.pinned_bytes += bytes; }
-  void unretained(TreeId tree, std::uint64_t bytes) { at(of(tree)).usage.pinned_bytes -= bytes; }
+  void retained(TreeId tree, std::uint64_t bytes) { at(of(tree)).usage.retained_bytes += bytes; }
+  void unretained(TreeId tree, std::uint64_t bytes) { at(of(tree)).usage.retained_bytes -= bytes; }
   bool is_over_on_disk(TreeId tree) const { return at(of(tree)).is_in_disk_band; }
   void evicted(TreeId tree) { ++at(of(tree)).usage.evicted_blocks; }
 
@@ -113,10 +113,10 @@ class TenantTable {
   bool can_spare(TenantId tenant, std::size_t slot_bytes) const;
   /// A size's band has its class's number; bands from here on are empty.
   std::uint32_t band_end() const { return band_end_; }
-  /// A tenant's groups, in order of size.
+  /// A tenant's cohorts, in order of size.
   template <class Visit>
-  void for_each_group(TenantId tenant, Visit visit) const {
-    for (const auto& [slot_bytes, group] : at(tenant).groups) visit(group, groups_[group].size_class);
+  void for_each_cohort(TenantId tenant, Visit visit) const {
+    for (const auto& [slot_bytes, cohort] : at(tenant).cohorts) visit(cohort, cohorts_[cohort].size_class);
   }
   /// Tenants over their maximum on disk, in order.
   const std::vector<TenantId>& over_disk_max() const { return over_disk_max_; }
@@ -131,7 +131,7 @@ class TenantTable {
 
  private:
   static constexpr TenantId kNoTenant{~std::uint32_t{0}};
-  struct Group {
+  struct Cohort {
     std::size_t slot_bytes = 0;
     std::uint32_t size_class = 0;
     std::size_t uses = 0;  ///< Namespaces that use it. 0: the number is free.
@@ -141,7 +141,7 @@ class TenantTable {
     TenantLimits limits;
     bool has_limits = false, is_used = false, is_in_disk_band = false;
     TenantUsage usage;
-    std::map<std::size_t, std::uint32_t> groups;
+    std::map<std::size_t, std::uint32_t> cohorts;
     /// While memory_bytes is in [from, to), the bands do not change.
     std::uint64_t from = 0, to = 0;
   };
@@ -152,7 +152,7 @@ class TenantTable {
     return tenant.usage.memory_bytes >= tenant.limits.memory_bytes + charge(slot_bytes);
   }
   void take_limits(Tenant& tenant);  ///< Those of the policy, by its name.
-  bool has_free_tenant() const { return !free_tenants_.empty() || tenants_.size() <= PrefixIndex::kGroupMax; }
+  bool has_free_tenant() const { return !free_tenants_.empty() || tenants_.size() <= PrefixIndex::kCohortMax; }
   void look_again(Tenant& tenant);
   void look_again_at_disk(TenantId id);
 
@@ -163,8 +163,8 @@ class TenantTable {
   std::map<std::string, TenantId, std::less<>> of_name_;
   std::map<std::string, TenantLimits, std::less<>> limits_of_name_;
   std::vector<TenantId> free_tenants_;
-  std::vector<Group> groups_;
-  std::vector<std::uint32_t> free_groups_;
+  std::vector<Cohort> cohorts_;
+  std::vector<std::uint32_t> free_cohorts_;
   std::vector<TenantId> of_tree_;
   std::vector<TenantId> over_disk_max_;
   std::uint32_t band_end_ = 0;

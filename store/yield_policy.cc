@@ -58,8 +58,8 @@ struct ShadowDepth {
 
 }  // namespace
 
-YieldPolicy::YieldPolicy(std::uint64_t seed, bool lru_unless_pooled)
-    : sample_{.seed = seed}, lru_unless_pooled_(lru_unless_pooled) {
+YieldPolicy::YieldPolicy(std::uint64_t seed, bool lru_unless_combined)
+    : sample_{.seed = seed}, lru_unless_combined_(lru_unless_combined) {
   set_capacity(kCapacityMin);
 }
 
@@ -310,9 +310,9 @@ std::uint64_t YieldPolicy::next_step(std::uint64_t age) const { return is_learne
 
 /// All nodes learn when they exchange counts, at about the same moment: values in force on only some nodes would make
 /// these keep parts of a chain that are useless without the rest.
-void YieldPolicy::set_pooled(YieldTable::Pooled pooled) {
+void YieldPolicy::set_combined(YieldTable::Combined combined) {
   const bool was_learned = is_learned();
-  table_.set_pooled(std::move(pooled));
+  table_.set_combined(std::move(combined));
   is_told_anew_ = true;
   if (was_learned != is_learned()) ++version_;
 }

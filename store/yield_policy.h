@@ -23,7 +23,7 @@ namespace kv {
 /// harm it.
 class YieldPolicy final : public EvictionPolicy {
  public:
-  explicit YieldPolicy(std::uint64_t seed, bool lru_unless_pooled = false);
+  explicit YieldPolicy(std::uint64_t seed, bool lru_unless_combined = false);
 
   std::string_view name() const override { return "yield"; }
   LeafQueues queues() const override;
@@ -48,7 +48,7 @@ class YieldPolicy final : public EvictionPolicy {
   bool learn() override;
   std::uint64_t unlearned_uses() const override { return unlearned_uses_; }
   const YieldTable* table() const override { return &table_; }
-  void set_pooled(YieldTable::Pooled pooled) override;
+  void set_combined(YieldTable::Combined combined) override;
   void set_before(double unit, std::vector<YieldTable::Counts> counts) override;
   /// Recent requests show that this is one of several nodes.
   bool is_apart() const { return parts_seen_ > kPartsMax / 2; }
@@ -91,7 +91,7 @@ class YieldPolicy final : public EvictionPolicy {
   std::size_t next_event_ = 0, event_end_ = 0;
   std::uint64_t unlearned_uses_ = 0;
   std::uint64_t lru_left_ = 0;  ///< Uses until yield is tried again.
-  bool lru_unless_pooled_;
+  bool lru_unless_combined_;
   std::uint32_t parts_seen_ = 0;  ///< Incremented for a part of a chain, decremented for a whole one.
   AgeClock clock_;
   GhostTable ghosts_;
@@ -112,7 +112,7 @@ class YieldPolicy final : public EvictionPolicy {
   };
   void compare();
   bool is_learned() const {
-    return table_.knows() && lru_left_ == 0 && !(lru_unless_pooled_ && is_apart() && !table_.is_pooled());
+    return table_.knows() && lru_left_ == 0 && !(lru_unless_combined_ && is_apart() && !table_.is_combined());
   }
   void count_part(const Request& request);
   Contest contest_;

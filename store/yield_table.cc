@@ -46,7 +46,7 @@ void YieldTable::set_unit(double unit) {
   set_edges(unit);
   counts_ = {};
   before_ = {};
-  pooled_ = nullptr;  // in another unit
+  combined_ = nullptr;  // in another unit
   *values_ = *next_ = {};
   coarse_ = {};
   likelier_ = {};
@@ -71,7 +71,7 @@ void YieldTable::change_unit(double unit) {
     }
   }
   std::swap(values_, next_);
-  pooled_ = nullptr;  // in another unit
+  combined_ = nullptr;  // in another unit
   step_ = 0;
   set_edges(unit);
   convert_before();
@@ -129,13 +129,13 @@ void YieldTable::forget(double factor) {
     for (double& hits : counts_[of_class].hits) hits *= factor;
     for (double& time : counts_[of_class].time) time *= factor;
   }
-  pooled_weight_ *= factor;
+  combined_weight_ *= factor;
   before_.weight *= factor;
 }
 
 YieldTable::Counts YieldTable::all_of(std::uint32_t of_class) const {
   Counts all = with_before(of_class);
-  if (pooled_ != nullptr && of_class < pooled_->size()) all.add((*pooled_)[of_class], pooled_weight_);
+  if (combined_ != nullptr && of_class < combined_->size()) all.add((*combined_)[of_class], combined_weight_);
   return all;
 }
 

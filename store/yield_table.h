@@ -82,13 +82,13 @@ class YieldTable {
   std::uint32_t class_count() const { return hint_classes_ * kSilentClasses; }      ///< Classes in use.
   /// Other nodes' counts, in ages of the same unit, supplement the own ones in lessons; replaces the earlier ones.
   /// Classes beyond the end have zero counts. nullptr: no other nodes.
-  using Pooled = std::shared_ptr<const std::vector<Counts>>;
-  void set_pooled(Pooled pooled) {
-    pooled_ = std::move(pooled);
-    pooled_weight_ = 1;
+  using Combined = std::shared_ptr<const std::vector<Counts>>;
+  void set_combined(Combined combined) {
+    combined_ = std::move(combined);
+    combined_weight_ = 1;
   }
 
-  bool is_pooled() const { return pooled_ != nullptr; }
+  bool is_combined() const { return combined_ != nullptr; }
   /// The counts of the node's earlier life, in ages of `unit`: they supplement lessons, and are forgotten as fast as
   /// new counts. They are converted again for each later unit of this table.
   void set_before(double unit, std::vector<Counts> counts, double weight);
@@ -115,8 +115,8 @@ class YieldTable {
   double unit_ = 1, units_a_block_ = 1;
   std::array<double, kAges + 1> edges_{};
   std::array<Counts, kClassCount> counts_{};
-  Pooled pooled_;
-  double pooled_weight_ = 1;
+  Combined combined_;
+  double combined_weight_ = 1;
   struct Before {
     double unit = 1, weight = 0;
     std::vector<Counts> counts, here;  ///< `here`: in ages of this table.

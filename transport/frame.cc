@@ -42,9 +42,9 @@ std::uint32_t checksum(std::span<const std::byte, kFrameHeaderBytes> header, std
 
 const char* frame_type_name(FrameType type) {
   static constexpr auto kNames = std::to_array<const char*>(
-      {"unknown", "hello",         "open",      "match",   "get",     "put",        "put_data",      "cancel",
-       "release", "touch",         "pin",       "unpin",   "drop",    "region_add", "region_remove", "admin",
-       "ping",    "verbs_connect", "set_match", "set_get", "set_put", "hot_roots",  "cluster_map",   "context"});
+      {"unknown", "hello",         "open",      "match",    "get",     "put",        "put_data",      "cancel",
+       "release", "touch",         "retain",    "unretain", "drop",    "region_add", "region_remove", "admin",
+       "ping",    "verbs_connect", "set_match", "set_get",  "set_put", "hot_roots",  "cluster_map",   "context"});
   static_assert(kNames.size() == kFrameTypeMax + 1);
   const auto i = static_cast<std::size_t>(type);
   return kNames[i < kNames.size() ? i : 0];

@@ -33,7 +33,7 @@ std::size_t batch_blocks(const NamespaceRecord& record) {
 /// Waits until a node has opened it; if all refuse, reports a refusal.
 Result<Space, Failure> open_space(BlockingClient& client, const NamespaceRecord& record,
                                   std::chrono::microseconds deadline) {
-  const Completion space = client.run({.verb = Verb::kOpen, .record = &record});
+  const Completion space = client.run({.op = Op::kOpen, .record = &record});
   if (space.error) return call_failure("cannot open the namespace", space.error);
   const auto opened = client.with([&](Client& each) { return each.wait_open(space.space, deadline); });
   if (!opened) return call_failure("cannot open the namespace", opened.error());

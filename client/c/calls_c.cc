@@ -35,10 +35,8 @@ std::chrono::microseconds timeout_of(std::uint64_t count) {
 void write_set(const Completion& from, kvs_completion& to) {
   if (!from.sets) return;
   const SetResults& sets = *from.sets;
-  to.why = status_of(from.verb == Verb::kMatchSet ? sets.match.why
-                     : from.verb == Verb::kGetSet ? sets.get.why
-                                                  : sets.put.why);
-  // Only the result for this verb is filled, so one sum covers all three.
+  to.why = status_of(from.op == Op::kMatchSet ? sets.match.why : from.op == Op::kGetSet ? sets.get.why : sets.put.why);
+  // Only the result for this operation is filled, so one sum covers all three.
   to.block_count = sets.match.held_count + sets.get.landed_count + sets.put.stored;
   to.disk_block_count = sets.match.disk_count;
   to.disk_us = static_cast<std::uint64_t>(sets.match.disk_time.count());
@@ -73,42 +71,42 @@ kvs_completion completion_of(const Completion& from, const Calls& calls) {
   to.call = static_cast<kvs_call>(from.call);
   to.tag = from.tag;
   to.event = static_cast<int>(from.kind);
-  to.verb = static_cast<int>(from.verb);
+  to.op = static_cast<int>(from.op);
   // A disabled client ends its calls as unavailable, which would look like a node that may come back.
   to.status = from.error == Errc::kUnavailable && calls.is_disabled() ? KVS_INTERNAL : status_of(from.error);
   to.segment = from.segment;
-  KV_ASSERT(from.kind != Completion::Kind::kMatched || from.verb == Verb::kLoad);
-  KV_ASSERT(from.kind != Completion::Kind::kSegment || from.verb == Verb::kGet || from.verb == Verb::kLoad);
-  switch (from.verb) {
-    case Verb::kOpen:
+  KV_ASSERT(from.kind != Completion::Kind::kMatched || from.op == Op::kLoad);
+  KV_ASSERT(from.kind != Completion::Kind::kSegment || from.op == Op::kGet || from.op == Op::kLoad);
+  switch (from.op) {
+    case Op::kOpen:
       to.space = static_cast<kvs_space>(from.space);
       if (!from.error) to.block_bytes = calls.size_of(from.space).block_bytes;
       break;
-    case Verb::kMatch: write_match(from.match, to); break;
-    case Verb::kGet: write_get(from.get, to); break;
-    case Verb::kLoad:
+    case Op::kMatch: write_match(from.match, to); break;
+    case Op::kGet: write_get(from.get, to); break;
+    case Op::kLoad:
       // A match and then a get. Both its events report the match; block_count means found in the first and landed in
       // the last.
       write_match(from.match, to);
       if (from.kind != Completion::Kind::kMatched) write_get(from.get, to);
       break;
-    case Verb::kPut:
+    case Op::kPut:
       to.why = status_of(from.put.why);
       to.block_count = from.put.stored;
       to.already_stored = from.put.already_stored;
       to.refused = from.put.refused;
       break;
-    case Verb::kMatchSet:
-    case Verb::kGetSet:
-    case Verb::kPutSet: write_set(from, to); break;
-    case Verb::kDrop:
+    case Op::kMatchSet:
+    case Op::kGetSet:
+    case Op::kPutSet: write_set(from, to); break;
+    case Op::kDrop:
       to.block_count = from.drop.block_count;
       to.until_restart = from.drop.until_restart;
       break;
-    case Verb::kTouch:
-    case Verb::kRetain:
-    case Verb::kUnretain:
-    case Verb::kLend: to.block_count = from.count; break;
+    case Op::kTouch:
+    case Op::kRetain:
+    case Op::kUnretain:
+    case Op::kLend: to.block_count = from.count; break;
     default:
       to.length = from.count & ~c_api::kDoesNotFit;
       if (from.count != to.length) to.status = KVS_TOO_LARGE;
@@ -139,9 +137,9 @@ void check_list(const void* completions, std::size_t size, std::size_t capacity,
 /// Export or import: the file is the caller's thread's work. Writes the answer.
 int run_of_file(BlockingClient& client, const c_api::ReadRequest& read, kvs_completion& to) {
   const kvs_request& given = read.given();
-  const bool is_import = given.verb == KVS_VERB_CONTEXT_IMPORT;
+  const bool is_import = given.op == KVS_OP_CONTEXT_IMPORT;
   to.tag = given.tag;
-  to.verb = static_cast<int>(given.verb);
+  to.op = static_cast<int>(given.op);
   const auto archived = is_import ? import_context(client, given.file, read.import_options())
                                   : export_context(client, given.name, given.file, read.export_options());
   if (!archived) return fail(status_of(archived.error().code), archived.error().text);
@@ -231,8 +229,8 @@ int kvs_submit(kvs_queue* queue, const kvs_request* request, kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
     const c_api::ReadRequest read(request, calls);
     if (read.is_of_file()) {
-      return fail(KVS_UNSUPPORTED, "verb: " + std::to_string(read.given().verb) + ", " +
-                                       c_api::verb_name(read.given().verb) + " is allowed for kvs_run only");
+      return fail(KVS_UNSUPPORTED, "op: " + std::to_string(read.given().op) + ", " + c_api::op_name(read.given().op) +
+                                       " is allowed for kvs_run only");
     }
     const auto submitted = calls.submit(read.request());
     if (!submitted) {

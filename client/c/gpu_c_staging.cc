@@ -28,8 +28,8 @@ TimePoint deadline_of(const StagingDevice& device, std::uint64_t microseconds) {
 }
 
 Mark read_mark(kvs_mark from) {
-  if (from.lane > static_cast<std::uint32_t>(Lane::kKernel)) refuse_value("mark: lane", from.lane, "0 or 1");
-  return {static_cast<Lane>(from.lane), from.number};
+  if (from.line > static_cast<std::uint32_t>(Line::kKernel)) refuse_value("mark: line", from.line, "0 or 1");
+  return {static_cast<Line>(from.line), from.number};
 }
 
 struct StagedCall {
@@ -80,7 +80,7 @@ StagedCall read_staged(const CudaStagingDevice& device, const kvs_staged_blocks&
     refuse(KVS_MISMATCH, given.blocks.layout.name + ": is not the layout of store blocks");
   }
   if (error == Errc::kBadRequest) refuse(KVS_BAD_REQUEST, "rows: block_tokens: blocks of ids that a store block cuts");
-  if (error == Errc::kTooLarge) refuse(KVS_TOO_LARGE, "slot_bytes: less than a layer of one block");
+  if (error == Errc::kTooLarge) refuse(KVS_TOO_LARGE, "buffer_bytes: less than a layer of one block");
   refuse_permute(error, to, from, given.operation);
 }
 
@@ -107,9 +107,9 @@ void run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_lo
   const StagedCall call = read_staged(*staging->device, from, is_load, capacity);
   if (from.is_after_stream != 0) {
     // Loads write pages that the stream's kernels may still read; stores read pages that they may still write. Both
-    // lanes, since few bytes use the kernel alone.
-    for (const Lane lane : {Lane::kCopy, Lane::kKernel}) {
-      demand(staging->device->wait_for_stream(lane, from.stream));
+    // lines, since few bytes use the kernel alone.
+    for (const Line line : {Line::kCopy, Line::kKernel}) {
+      demand(staging->device->wait_for_stream(line, from.stream));
     }
   }
   // Filled on failure too: the layers of these marks are right and usable.
@@ -119,7 +119,7 @@ void run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_lo
   KV_ASSERT(marks.size() <= capacity);
   for (const StagedLayers& each : marks) {
     KV_ASSERT(each.layer_end > call.first_layer && each.layer_end <= call.first_layer + call.layer_count);
-    layers[(*count)++] = {each.layer_end, {each.mark.number, static_cast<std::uint32_t>(each.mark.lane)}};
+    layers[(*count)++] = {each.layer_end, {each.mark.number, static_cast<std::uint32_t>(each.mark.line)}};
   }
   if (!done) refuse_staged(done.error(), call.blocks, is_load);
 }
@@ -135,8 +135,8 @@ int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) 
     *staging = nullptr;
     kvs_staging_options from = KVS_STAGING_OPTIONS_INIT;
     if (given != nullptr) from = read_struct(given);
-    if (from.slot_count != 0 && (from.slot_count < 2 || from.slot_count > 64)) {
-      refuse_value("options: slot_count", from.slot_count, "0, or from 2 to 64");
+    if (from.buffer_count != 0 && (from.buffer_count < 2 || from.buffer_count > 64)) {
+      refuse_value("options: buffer_count", from.buffer_count, "0, or from 2 to 64");
     }
     if (from.direct_block_count_max < 0) {
       refuse_value("options: direct_block_count_max", from.direct_block_count_max, "0 or more");
@@ -144,8 +144,8 @@ int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) 
     const Run run = Run::on_cuda();
     const int ordinal = read_device_number(*run.cuda, "options: device_number", from.device_number);
     StagingConfig config;
-    if (from.slot_bytes != 0) config.slot_bytes = from.slot_bytes;
-    if (from.slot_count != 0) config.slot_count = from.slot_count;
+    if (from.buffer_bytes != 0) config.buffer_bytes = from.buffer_bytes;
+    if (from.buffer_count != 0) config.buffer_count = from.buffer_count;
     if (from.direct_block_count_max != 0) config.direct_block_count_max = from.direct_block_count_max;
     // By default, create() measures the best value on the device, which takes a moment.
     if (from.direct_bytes_max != 0) config.direct_bytes_max = from.direct_bytes_max;
@@ -157,8 +157,8 @@ int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) 
     auto created = Staging::create(*made->device, config);
     // With the numbers, since the remedy is fewer or smaller buffers.
     if (!created && created.error() == Errc::kOutOfMemory) {
-      refuse(KVS_OUT_OF_MEMORY, "options: " + std::to_string(config.slot_count) + " buffers of " +
-                                    std::to_string(config.slot_bytes) + " bytes: the device has no room");
+      refuse(KVS_OUT_OF_MEMORY, "options: " + std::to_string(config.buffer_count) + " buffers of " +
+                                    std::to_string(config.buffer_bytes) + " bytes: the device has no room");
     }
     if (!created) refuse_cuda(created.error());
     made->staging = *std::move(created);

@@ -13,9 +13,9 @@ namespace kv::c_api {
 namespace {
 
 // The numbers are public and cast, not translated. Comparing the last ones catches an insertion in one of the lists.
-static_assert(KVS_VERB_OPEN == static_cast<int>(Verb::kOpen) && KVS_VERB_STATS == static_cast<int>(Verb::kStats) &&
-              KVS_VERB_PUT_SET == static_cast<int>(Verb::kPutSet) && KVS_VERB_WHY == static_cast<int>(Verb::kWhy) &&
-              KVS_VERB_CONTEXT_LIST == static_cast<int>(Verb::kListContexts));
+static_assert(KVS_OP_OPEN == static_cast<int>(Op::kOpen) && KVS_OP_STATS == static_cast<int>(Op::kStats) &&
+              KVS_OP_PUT_SET == static_cast<int>(Op::kPutSet) && KVS_OP_WHY == static_cast<int>(Op::kWhy) &&
+              KVS_OP_CONTEXT_LIST == static_cast<int>(Op::kListContexts));
 static_assert(KVS_HELD_NOWHERE == static_cast<int>(Held::kNowhere) &&
               KVS_HELD_IN_MEMORY == static_cast<int>(Held::kInMemory) &&
               KVS_HELD_ON_DISK == static_cast<int>(Held::kOnDisk));
@@ -81,10 +81,10 @@ Async<std::size_t> write_stats(Client& client, std::chrono::microseconds deadlin
 Async<std::size_t> ask(Client& client, CallControl control, const Request& request, std::uint32_t flags,
                        const ContextArguments& own, JsonPlace json) {
   const auto deadline = request.deadline;
-  switch (request.verb) {
-    case Verb::kStats: return write_stats(client, deadline, control, json);
-    case Verb::kWhy: return write_answer(client.why(request.space, own.hashes, deadline, control), &miss_json, json);
-    case Verb::kCreateContext: {
+  switch (request.op) {
+    case Op::kStats: return write_stats(client, deadline, control, json);
+    case Op::kWhy: return write_answer(client.why(request.space, own.hashes, deadline, control), &miss_json, json);
+    case Op::kCreateContext: {
       const ContextOptions options{.deadline = deadline,
                                    .name = own.name,
                                    .life = own.life,
@@ -93,12 +93,12 @@ Async<std::size_t> ask(Client& client, CallControl control, const Request& reque
                                    .control = control};
       return write_answer(client.create_context(request.space, own.hashes, options), &context_json, json);
     }
-    case Verb::kExtendContext:
+    case Op::kExtendContext:
       return write_answer(client.extend_context(own.name, own.life, deadline, control, own.priority), &context_json,
                           json);
-    case Verb::kDeleteContext:
+    case Op::kDeleteContext:
       return write_answer(client.delete_context(own.name, deadline, control), &context_json, json);
-    case Verb::kWarmContext:
+    case Op::kWarmContext:
       return write_answer((flags & KVS_FLAG_STOP) != 0 ? client.stop_warming_context(own.name, deadline, control)
                                                        : client.warm_context(own.name, deadline, control),
                           &context_json, json);
@@ -159,7 +159,7 @@ TraceContext& trace_of_thread() noexcept {
 
 void ReadRequest::read(SpaceSize size) {
   check_request(given_, size);
-  request_.verb = static_cast<Verb>(given_.verb);
+  request_.op = static_cast<Op>(given_.op);
   request_.space = Space{given_.space};
   request_.deadline = std::chrono::microseconds(given_.deadline_us);
   request_.tag = given_.tag;
@@ -174,7 +174,7 @@ void ReadRequest::read(SpaceSize size) {
   read_lists();
   if (given_.blocks != nullptr) read_blocks(size);
   if (given_.record != nullptr) read_record();
-  if (given_.verb >= KVS_VERB_WHY || given_.verb == KVS_VERB_STATS) make_work();
+  if (given_.op >= KVS_OP_WHY || given_.op == KVS_OP_STATS) make_work();
 }
 
 void ReadRequest::read_lists() {
@@ -188,17 +188,17 @@ void ReadRequest::read_lists() {
   request_.checksums = {given_.checksums, given_.checksum_count};
   request_.checksums_of_from = request_.checksums;
   request_.lists.count = given_.count;
-  switch (request_.verb) {
-    case Verb::kMatchSet:
+  switch (request_.op) {
+    case Op::kMatchSet:
       request_.lists.write = &write_held;
       request_.lists.first = given_.held;
       request_.lists.second = given_.held_bytes;
       break;
-    case Verb::kGetSet:
+    case Op::kGetSet:
       request_.lists.write = &write_landed;
       request_.lists.first = given_.landed;
       break;
-    case Verb::kPutSet:
+    case Op::kPutSet:
       request_.lists.write = &write_outcomes;
       request_.lists.first = given_.outcomes;
       break;
@@ -207,7 +207,7 @@ void ReadRequest::read_lists() {
 }
 
 void ReadRequest::read_blocks(SpaceSize size) {
-  const bool is_put = request_.verb == Verb::kPut || request_.verb == Verb::kPutSet;
+  const bool is_put = request_.op == Op::kPut || request_.op == Op::kPutSet;
   is_put ? from_.resize(given_.count) : to_.resize(given_.count);
   for (std::size_t i = 0; i < given_.count; ++i) {
     auto* const block = static_cast<std::byte*>(given_.blocks[i]);

@@ -27,7 +27,7 @@ class ReadRequest {
   /// `calls`: a queue or client, for a namespace's size.
   template <class Calls>
   ReadRequest(const kvs_request* given, const Calls& calls) : given_(read_struct(given, "request")) {
-    read(takes_space(given_.verb) ? calls.size_of(Space{given_.space}) : SpaceSize());
+    read(takes_space(given_.op) ? calls.size_of(Space{given_.space}) : SpaceSize());
   }
   ReadRequest(const ReadRequest&) = delete;
   ReadRequest& operator=(const ReadRequest&) = delete;
@@ -35,7 +35,7 @@ class ReadRequest {
   const Request& request() const { return request_; }
   const kvs_request& given() const { return given_; }
   /// Export and import, which handle files on the caller's thread: not a Request.
-  bool is_of_file() const { return given_.verb == KVS_VERB_CONTEXT_EXPORT || given_.verb == KVS_VERB_CONTEXT_IMPORT; }
+  bool is_of_file() const { return given_.op == KVS_OP_CONTEXT_EXPORT || given_.op == KVS_OP_CONTEXT_IMPORT; }
   ContextExportOptions export_options() const;
   ContextImportOptions import_options() const;
 

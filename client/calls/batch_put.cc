@@ -17,7 +17,7 @@ void BatchPut::send_data(std::size_t block_count, std::size_t bytes) {
     unsent_bytes_ += bytes;
     const auto sent = [this, bytes](bool) {
       unsent_bytes_ -= std::min(bytes, unsent_bytes_);  // 0 once the call has left the session
-      group->event.set();
+      bundle->event.set();
     };
     session()->send_lent(FrameType::kPutData, *this, builder, payload_, sent);
   }

@@ -61,7 +61,7 @@ class BatchPut : public Call {
 /// Runs until `goes_on`, asked after each wait, is false. Calls with wanted blocks get a batch in turn, and other calls
 /// on the executor get theirs after a few batches.
 template <class C, class GoesOn>
-asio::awaitable<void> send_batches(asio::any_io_executor executor, std::vector<C>& calls, CallGroup& group,
+asio::awaitable<void> send_batches(asio::any_io_executor executor, std::vector<C>& calls, CallBundle& bundle,
                                    GoesOn goes_on) {
   constexpr std::size_t kBytesPerTurn = 2 << 20;
   std::size_t bytes_this_turn = 0;
@@ -77,8 +77,8 @@ asio::awaitable<void> send_batches(asio::any_io_executor executor, std::vector<C
     if (sent) {
       co_await asio::post(executor, asio::use_awaitable);
     } else {
-      group.event.reset();
-      co_await group.event.wait();
+      bundle.event.reset();
+      co_await bundle.event.wait();
     }
   }
 }

@@ -229,14 +229,14 @@ template <class Node, class Ask, class Hear>
 asio::awaitable<error_code> ask_for_pages(ClientCore& core, std::vector<Node>& nodes, TimePoint until,
                                           CallControl control, Ask& ask, Hear& hear) {
   while (std::ranges::any_of(nodes, &Node::has_more)) {
-    CallGroup group(core.shared->executor, control);
+    CallBundle bundle(core.shared->executor, control);
     std::vector<ContextCall> calls(nodes.size());
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       if (!nodes[i].has_more) continue;
       ask(nodes[i], calls[i]);
-      core.start(calls[i], nodes[i].number, group, until);
+      core.start(calls[i], nodes[i].number, bundle, until);
     }
-    co_await wait_all(group);
+    co_await wait_all(bundle);
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       if (!std::exchange(nodes[i].has_more, false)) continue;
       if (const error_code why = hear(nodes[i], calls[i])) co_return why;
@@ -251,8 +251,8 @@ Async<NamedContext> ask_each(ClientCore& core, ContextAct act, std::string_view 
                              CallControl control) {
   if (const error_code refused = core.refuses(deadline, control)) co_return refused;
   if (name.empty()) co_return error_code(Errc::kBadRequest);
-  const VerbInProgress verb(core.shared);
-  CallGroup group(core.shared->executor, control);
+  const CallInProgress in_progress(core.shared);
+  CallBundle bundle(core.shared->executor, control);
   std::vector<ContextCall> calls(core.members.size());
   for (ContextCall& call : calls) {
     call.act = act;
@@ -260,8 +260,8 @@ Async<NamedContext> ask_each(ClientCore& core, ContextAct act, std::string_view 
     call.life = life;
     call.priority = priority;
   }
-  core.start_on_each(calls, group, core.deadline_after(deadline));
-  co_await wait_all(group);
+  core.start_on_each(calls, bundle, core.deadline_after(deadline));
+  co_await wait_all(bundle);
   co_return sum_up(calls);
 }
 
@@ -274,8 +274,8 @@ Async<NamedContext> Client::create_context(Space space, Hashes hashes, ContextOp
   if (const error_code refused = core.refuses(space, options.deadline, options.control)) co_return refused;
   if (core.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);
   if (hashes.empty() || options.name.empty()) co_return error_code(Errc::kBadRequest);
-  const VerbInProgress verb(core.shared);
-  CallGroup group(core.shared->executor, options.control);
+  const CallInProgress in_progress(core.shared);
+  CallBundle bundle(core.shared->executor, options.control);
   std::vector<ContextCall> calls(core.members.size());
   for (ContextCall& call : calls) {
     call.act = ContextAct::kDelete;
@@ -296,8 +296,8 @@ Async<NamedContext> Client::create_context(Space space, Hashes hashes, ContextOp
     for (std::size_t i = 0; i < chain.hashes.size(); ++i)
       call.positions.push_back(static_cast<std::uint32_t>(chain.position(i)));
   }
-  core.start_on_each(calls, group, core.deadline_after(options.deadline));
-  co_await wait_all(group);
+  core.start_on_each(calls, bundle, core.deadline_after(options.deadline));
+  co_await wait_all(bundle);
   for (ContextCall& call : calls) {
     if (call.act == ContextAct::kDelete) call.contexts.clear();  // the deleted content does not count
   }
@@ -329,7 +329,7 @@ Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::m
   ClientCore& core = *core_;
   if (const error_code refused = core.refuses(deadline, control)) co_return refused;
   if (name.empty()) co_return error_code(Errc::kBadRequest);
-  const VerbInProgress verb(core.shared);
+  const CallInProgress in_progress(core.shared);
   const TimePoint until = core.deadline_after(deadline);
   struct Node {
     std::size_t number;
@@ -369,7 +369,7 @@ Async<ContextList> Client::list_contexts(std::string_view name, std::chrono::mic
                                          CallControl control) {
   ClientCore& core = *core_;
   if (const error_code refused = core.refuses(deadline, control)) co_return refused;
-  const VerbInProgress verb(core.shared);
+  const CallInProgress in_progress(core.shared);
   const TimePoint until = core.deadline_after(deadline);
   struct Node {
     std::size_t number;

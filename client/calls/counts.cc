@@ -10,11 +10,11 @@
 namespace kv {
 namespace {
 
-ClientCall counted_as(FrameType verb) {
-  switch (verb) {
+ClientCall counted_as(FrameType type) {
+  switch (type) {
     case FrameType::kTouch: return ClientCall::kTouch;
-    case FrameType::kRetain: return ClientCall::kPin;
-    case FrameType::kUnretain: return ClientCall::kUnpin;
+    case FrameType::kRetain: return ClientCall::kRetain;
+    case FrameType::kUnretain: return ClientCall::kUnretain;
     default: return ClientCall::kDrop;
   }
 }
@@ -53,17 +53,17 @@ class CountCall final : public Call {
 };
 
 /// Asks the owner of each chain, and sums up the answers. Errors: of the first that failed, after all were asked.
-Async<DropResult> count(ClientCore& core, FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until,
+Async<DropResult> count(ClientCore& core, FrameType type, Space space, std::vector<OwnedChain> chains, TimePoint until,
                         CallControl control) {
-  const VerbInProgress in_progress(core.shared, counted_as(verb));
-  CallGroup group(core.shared->executor, control);
+  const CallInProgress in_progress(core.shared, counted_as(type));
+  CallBundle bundle(core.shared->executor, control);
   std::vector<CountCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    calls[i].type = verb;
+    calls[i].type = type;
     calls[i].hashes = chains[i].hashes;
-    core.start(calls[i], chains[i].node, space, group, until);
+    core.start(calls[i], chains[i].node, space, bundle, until);
   }
-  co_await wait_all(group);
+  co_await wait_all(bundle);
   DropResult sum;
   for (const CountCall& call : calls) {
     // A partial sum would pass for the whole. The other owners are done all the same.
@@ -79,9 +79,9 @@ Async<DropResult> count(ClientCore& core, FrameType verb, Space space, std::vect
 }
 
 /// Copies besides those of split(): of the chain's present root for touch and retain, of all places for unretain.
-std::vector<OwnedChain> other_copies(const ClientCore& core, FrameType verb, Space space, Hashes hashes) {
+std::vector<OwnedChain> other_copies(const ClientCore& core, FrameType type, Space space, Hashes hashes) {
   if (!core.has_hot_roots() || core.find_space(space)->record.is_set()) return {};
-  if (verb == FrameType::kUnretain) return core.split_copies(space, hashes);
+  if (type == FrameType::kUnretain) return core.split_copies(space, hashes);
   std::vector<OwnedChain> copies;
   const Hashes root = hashes.first(core.hot_roots(space, hashes).now);
   if (root.empty()) return copies;
@@ -95,21 +95,21 @@ std::vector<OwnedChain> other_copies(const ClientCore& core, FrameType verb, Spa
   return copies;
 }
 
-Async<std::size_t> count_prefix(ClientCore& core, FrameType verb, Space space, Hashes hashes,
+Async<std::size_t> count_prefix(ClientCore& core, FrameType type, Space space, Hashes hashes,
                                 std::chrono::microseconds deadline, CallControl control) {
   if (const error_code refused = core.refuses(space, deadline, control)) co_return refused;
   if (hashes.empty()) co_return std::size_t{0};
   const TimePoint until = core.deadline_after(deadline);
-  auto copies = other_copies(core, verb, space, hashes);
+  auto copies = other_copies(core, type, space, hashes);
   auto chains = core.split(space, hashes);
-  const auto counted = co_await count(core, verb, space, std::move(chains), until, control);
+  const auto counted = co_await count(core, type, space, std::move(chains), until, control);
   error_code why = counted ? error_code() : counted.error();
   if (!copies.empty()) {
     // After the chain, even if that failed: blocks unretained before would be missing from its count. Copies are not
     // counted: the result is about the chain. A copy that a node could not keep or mark as used is one copy less; but
     // one that would stay kept for ever is an error.
-    const auto done = co_await count(core, verb, space, std::move(copies), until, control);
-    if (!done && !why && verb == FrameType::kUnretain) why = done.error();
+    const auto done = co_await count(core, type, space, std::move(copies), until, control);
+    if (!done && !why && type == FrameType::kUnretain) why = done.error();
   }
   if (why) co_return why;
   co_return counted->block_count;

@@ -285,7 +285,7 @@ void GetCall::next_segment() {
     good_ = 0;
     row_broken_ = false;
     // Wakes get(), which reports the segment to the caller if all nodes have it.
-    if (group != nullptr) group->event.set();
+    if (bundle != nullptr) bundle->event.set();
   }
 }
 
@@ -336,7 +336,7 @@ class GetCalls {
       if (!call->has_ended()) continue;  // the client is being destroyed
       call->region.reset();
       call->session_wanted.reset();
-      call->group = nullptr;
+      call->bundle = nullptr;
       idle_->calls.push_back(std::move(call));
     }
   }
@@ -422,13 +422,13 @@ class SegmentReport {
 /// Without that, or if the first has begun and a segment was reported, the get waits for the first.
 class GetHedges {
  public:
-  GetHedges(ClientCore& core, Space space, const GetPlan& plan, GetCalls& calls, CallGroup& group)
+  GetHedges(ClientCore& core, Space space, const GetPlan& plan, GetCalls& calls, CallBundle& bundle)
       : core_(core),
         space_(space),
         plan_(plan),
         calls_(calls),
-        group_(group),
-        alarm_(core.shared->deadlines, group),
+        bundle_(bundle),
+        alarm_(core.shared->deadlines, bundle),
         tries_(calls.size()) {
     sent_ = core.shared->clock.now();
     for (std::size_t i = 0; i < tries_.size(); ++i)
@@ -436,7 +436,7 @@ class GetHedges {
     arm();
   }
 
-  /// Call this whenever the group's event was set.
+  /// Call this whenever the bundle's event was set.
   void look() {
     const TimePoint now = core_.shared->clock.now();
     for (std::size_t i = 0; i < tries_.size(); ++i) {
@@ -477,7 +477,7 @@ class GetHedges {
   };
 
   static bool is_silent(const GetCall& call) { return !call.has_ended() && !call.has_begun(); }
-  bool is_over(TimePoint now) const { return now >= plan_.until || group_.control.is_cancelled(); }
+  bool is_over(TimePoint now) const { return now >= plan_.until || bundle_.control.is_cancelled(); }
 
   void probe(Try& each, const GetCall& call, TimePoint now) {
     const auto second = core_.second_node(*core_.reachable_map(), *call.chain);
@@ -486,7 +486,7 @@ class GetHedges {
     each.probe = std::make_unique<MatchCall>();
     each.probe->chain.hashes = call.chain->hashes;
     each.probe->is_elsewhere = true;  // so that it does not count for hot roots
-    core_.start(*each.probe, *second, space_, group_, plan_.until);
+    core_.start(*each.probe, *second, space_, bundle_, plan_.until);
   }
   void settle(Try& each, GetCall& call, TimePoint now) {
     if (each.is_settled) return;
@@ -522,7 +522,7 @@ class GetHedges {
     call.session_wanted.reset();
     call.region = plan_.region;
     call.forget_answer();
-    core_.start(call, each.second, space_, group_, plan_.until);
+    core_.start(call, each.second, space_, bundle_, plan_.until);
   }
   void arm() {
     TimePoint next = TimePoint::max();
@@ -536,7 +536,7 @@ class GetHedges {
   const Space space_;
   const GetPlan& plan_;
   GetCalls& calls_;
-  CallGroup& group_;
+  CallBundle& bundle_;
   LateAlarm alarm_;
   TimePoint sent_{};
   boost::container::small_vector<Try, 2> tries_;
@@ -610,12 +610,12 @@ Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, Ge
   if (hashes.empty()) co_return GetResult{};
 
   // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const VerbInProgress verb(shared, ClientCall::kGet);
+  const CallInProgress in_progress(shared, ClientCall::kGet);
   const RegionUse region_use(plan.region);
   const std::vector<LeasePart> leases = core.leases.take(options.lease);
   const std::vector<OwnedChain> chains = core.split_found(space, hashes);
   release_unasked(*core.shared, leases, chains);
-  CallGroup group(shared->executor, options.control);
+  CallBundle bundle(shared->executor, options.control);
   if (!core.idle_gets) core.idle_gets = std::make_shared<IdleGets>();
   GetCalls calls(core.idle_gets);
   for (const OwnedChain& chain : chains) {
@@ -627,16 +627,16 @@ Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, Ge
     call.region = plan.region;
     call.data_bytes = (chain.hashes.size() - skipped) * plan.block_bytes;
     call.lease = use_lease(leases, chain, call);
-    core.start(call, chain.node, space, group, plan.until);
+    core.start(call, chain.node, space, bundle, plan.until);
   }
 
   // Meanwhile blocks land and are verified. The caller gets a report of each segment that has landed everywhere.
   SegmentReport report(plan, options, hashes.size());
   std::optional<GetHedges> hedges;
-  if (core.hedger.is_on() && core.has_hot_roots()) hedges.emplace(core, space, plan, calls, group);
-  while (!group.running.empty()) {
-    group.event.reset();
-    co_await group.event.wait();
+  if (core.hedger.is_on() && core.has_hot_roots()) hedges.emplace(core, space, plan, calls, bundle);
+  while (!bundle.running.empty()) {
+    bundle.event.reset();
+    co_await bundle.event.wait();
     if (hedges) hedges->look();
     report.run(calls);
   }
@@ -647,7 +647,7 @@ Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, Ge
   shared->metrics.got(result.block_count - std::min(result.block_count, plan.first_block),
                       hashes.size() - std::max(result.block_count, plan.first_block), result.corrupt_count,
                       info.record.block_size());
-  verb.done(result.why);
+  in_progress.done(result.why);
   co_return result;
 }
 

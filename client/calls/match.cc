@@ -224,15 +224,15 @@ std::vector<const MatchCall*> MatchRounds::leases() const {
 /// The calls of one round, and those made to second nodes.
 class MatchHedges {
  public:
-  MatchHedges(ClientCore& core, Space space, MatchRounds& rounds, std::span<MatchCall> calls, CallGroup& group,
+  MatchHedges(ClientCore& core, Space space, MatchRounds& rounds, std::span<MatchCall> calls, CallBundle& bundle,
               TimePoint until)
       : core_(core),
         space_(space),
         rounds_(rounds),
         calls_(calls),
-        group_(group),
+        bundle_(bundle),
         until_(until),
-        alarm_(core.shared->deadlines, group) {
+        alarm_(core.shared->deadlines, bundle) {
     const TimePoint now = core.shared->clock.now();
     late_.reserve(calls.size());
     for (MatchCall& call : calls) {
@@ -244,8 +244,8 @@ class MatchHedges {
 
   asio::awaitable<void> wait() {
     while (look()) {
-      group_.event.reset();
-      co_await group_.event.wait();
+      bundle_.event.reset();
+      co_await bundle_.event.wait();
     }
     for (const MatchCall& call : calls_) count(call);
   }
@@ -264,7 +264,7 @@ class MatchHedges {
       }
     }
     arm();
-    return !group_.running.empty();
+    return !bundle_.running.empty();
   }
   /// Once one of the two answers is sufficient, cancels the other.
   void settle(MatchCall& call, MatchCall& hedge) {
@@ -276,7 +276,7 @@ class MatchHedges {
     if (!second || now >= until_ || !core_.hedger.take(call.chain.node, now)) return;
     MatchCall& again = rounds_.add_hedge(call, *second);
     again.sent = now;
-    core_.start(again, *second, space_, group_, until_);
+    core_.start(again, *second, space_, bundle_, until_);
     settle(call, again);
   }
   void arm() {
@@ -301,7 +301,7 @@ class MatchHedges {
   const Space space_;
   MatchRounds& rounds_;
   const std::span<MatchCall> calls_;
-  CallGroup& group_;
+  CallBundle& bundle_;
   const TimePoint until_;
   std::vector<TimePoint> late_;  ///< When each call is late; max: already handled.
   LateAlarm alarm_;
@@ -310,14 +310,14 @@ class MatchHedges {
 /// One match: where it looks, place after place, and the best of them. At most four: each look() is called once.
 class MatchSearch {
  public:
-  MatchSearch(ClientCore& core, Space space, Hashes hashes, const MatchOptions& options, CallGroup& group,
+  MatchSearch(ClientCore& core, Space space, Hashes hashes, const MatchOptions& options, CallBundle& bundle,
               std::shared_ptr<const ClusterMap> map, TimePoint until)
       : core_(core),
         space_(space),
         hashes_(hashes),
         options_(options),
         block_size_(core.find_space(space)->record.block_size()),
-        group_(group),
+        bundle_(bundle),
         until_(until),
         roots_(core.hot_roots(space, hashes)),
         first_map_(map),
@@ -349,7 +349,7 @@ class MatchSearch {
   const Hashes hashes_;
   const MatchOptions& options_;
   const std::size_t block_size_;
-  CallGroup& group_;
+  CallBundle& bundle_;
   const TimePoint until_;
   const HotSets::Roots roots_;
   const std::shared_ptr<const ClusterMap> first_map_;
@@ -367,13 +367,13 @@ asio::awaitable<void> MatchSearch::look() {
     const std::span<MatchCall> calls = rounds.begin_next(options_, block_size_);
     for (MatchCall& call : calls) {
       call.options = &options_;
-      core_.start(call, call.chain.node, space_, group_, until_);
+      core_.start(call, call.chain.node, space_, bundle_, until_);
     }
     if (core_.hedger.is_on() && rounds.map().owner_count() > 1) {
-      MatchHedges hedges(core_, space_, rounds, calls, group_, until_);
+      MatchHedges hedges(core_, space_, rounds, calls, bundle_, until_);
       co_await hedges.wait();
     } else {
-      co_await wait_all(group_);
+      co_await wait_all(bundle_);
     }
     rounds.end();
     for (const MatchCall& call : calls) {
@@ -471,13 +471,13 @@ Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions option
   if (map->node_count() > 1) options.token_ids = {};
   if (hashes.empty() && options.token_ids.empty()) co_return MatchResult{};
 
-  const VerbInProgress verb(core.shared, ClientCall::kMatch);
-  CallGroup group(core.shared->executor, options.control);  // outlives the calls, which point to it
+  const CallInProgress in_progress(core.shared, ClientCall::kMatch);
+  CallBundle bundle(core.shared->executor, options.control);  // outlives the calls, which point to it
   core.meet_hot_roots(space);
-  MatchSearch search(core, space, hashes, options, group, std::move(map), core.deadline_after(options.deadline));
+  MatchSearch search(core, space, hashes, options, bundle, std::move(map), core.deadline_after(options.deadline));
   co_await search.run();
   MatchResult result = search.result();
-  verb.done(result.why);
+  in_progress.done(result.why);
   co_return result;
 }
 

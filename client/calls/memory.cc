@@ -47,7 +47,7 @@ Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::micros
   const auto region = shared->memory.find(memory);
   if (!region || memory.empty() || deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
   if (region->is_leaving) co_return error_code(Errc::kQuarantined);
-  const VerbInProgress verb(shared);
+  const CallInProgress in_progress(shared);
   const RegionUse region_use(region);
   const TimePoint until = core.deadline_after(deadline);
   // Registering and connecting send no notification, so check from time to time.
@@ -105,7 +105,7 @@ Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chron
   const auto begun = shared->memory.begin_removal(memory);
   if (!begun) co_return begun.error();
   const std::shared_ptr<LentMemory::Region> region = *begun;
-  const VerbInProgress verb(shared);
+  const CallInProgress in_progress(shared);
   const TimePoint until = core.deadline_after(deadline);
   if (is_new) {  // else an earlier call began it, and timed out
     for (const auto& link : core.links) link->take_back(*region);

@@ -125,7 +125,7 @@ std::string PutCall::on_more(CallSession&, const FrameReader::Frame& frame) {
   has_want_ = true;
   sent_ = want->first_block();
   wanted_end_ = sent_ + want->block_count();
-  group->event.set();
+  bundle->event.set();
   return {};
 }
 
@@ -222,7 +222,7 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
   if (region && region->is_device() && plan.checksums.empty()) co_return error_code(Errc::kBadRequest);
 
   // Offer each owner its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const VerbInProgress verb(shared, ClientCall::kPut);
+  const CallInProgress in_progress(shared, ClientCall::kPut);
   const RegionUse region_use(region);
   const auto map = core.reachable_map();
   const std::size_t hot_blocks = options.hot_blocks ? *options.hot_blocks : core.hot_roots(space, hashes).now;
@@ -230,7 +230,7 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
   plan.has_others = map->owner_count() > 1;
   if (chains.size() > 1 && plan.has_others) plan.known = core.known_chains.of(hashes);
   core.hot_sets.forget(hashes.back());  // from now on it is at its present place
-  CallGroup group(shared->executor, options.control);
+  CallBundle bundle(shared->executor, options.control);
   std::vector<PutCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     PutCall& call = calls[i];
@@ -238,14 +238,14 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
     call.chain = &chains[i];
     call.region = region;
     call.data_bytes = chains[i].hashes.size() * plan.block_bytes;
-    core.start(call, chains[i].node, space, group, plan.until);
+    core.start(call, chains[i].node, space, bundle, plan.until);
   }
 
   // The offers leave first; the first checksums are computed meanwhile.
   co_await asio::post(shared->executor, asio::use_awaitable);
   for (PutCall& call : calls) call.prepare_batch();
-  const auto goes_on = [&group] { return !group.running.empty(); };
-  co_await send_batches(shared->executor, calls, group, goes_on);
+  const auto goes_on = [&bundle] { return !bundle.running.empty(); };
+  co_await send_batches(shared->executor, calls, bundle, goes_on);
 
   PutResult result;
   for (const PutCall& call : calls) {
@@ -255,7 +255,7 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
     if (call.refused() > 0 && !result.why) result.why = call.reason();
   }
   shared->metrics.put(result.stored, result.already_stored, result.refused);
-  verb.done(result.why);
+  in_progress.done(result.why);
   co_return result;
 }
 

@@ -266,7 +266,7 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
   plan.until = core.deadline_after(options.deadline);
 
   // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const VerbInProgress verb(shared, ClientCall::kSetGet);
+  const CallInProgress in_progress(shared, ClientCall::kSetGet);
   const RegionUse region_use(region);
   const std::vector<LeasePart> leases = core.leases.take(options.lease);
   const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);
@@ -276,7 +276,7 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
       shared->staging, parts,
       [&](std::size_t node) { return !region && leases.empty() && core.links[node]->is_on_this_host(); },
       [&](std::size_t position) { return std::min(blocks[position].size(), plan.block_bytes_max); });
-  CallGroup group(shared->executor, options.control);
+  CallBundle bundle(shared->executor, options.control);
   std::vector<SetGetCall> calls(cut.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     SetGetCall& call = calls[i];
@@ -287,9 +287,9 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
     for (std::size_t k = 0; k < call.part->hashes.size(); ++k) call.data_bytes += blocks[call.part->position(k)].size();
     call.lease = use_lease(leases, *call.part, call);
   }
-  StagedStart start(*shared, group, plan.until, calls,
-                    [&](SetGetCall& call) { core.start(call, call.part->node, set, group, plan.until); });
-  while (group.event.reset(), start.go_on()) co_await group.event.wait();
+  StagedStart start(*shared, bundle, plan.until, calls,
+                    [&](SetGetCall& call) { core.start(call, call.part->node, set, bundle, plan.until); });
+  while (bundle.event.reset(), start.go_on()) co_await bundle.event.wait();
 
   for (std::size_t number = 0; number < calls.size(); ++number) {
     const SetGetCall& call = calls[number];
@@ -303,7 +303,7 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
   }
   give_up_parts(result, options.group_counts);
   shared->metrics.got(result.landed_count, hashes.size() - result.landed_count, result.corrupt_count, 0);
-  verb.done(result.why);
+  in_progress.done(result.why);
   co_return result;
 }
 

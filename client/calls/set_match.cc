@@ -114,18 +114,18 @@ Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, SetMatchOption
   result.block_bytes.resize(hashes.size(), 0);
   if (hashes.empty()) co_return result;
 
-  const VerbInProgress verb(core.shared, ClientCall::kSetMatch);
+  const CallInProgress in_progress(core.shared, ClientCall::kSetMatch);
   const TimePoint until = core.deadline_after(options.deadline);
-  CallGroup group(core.shared->executor, options.control);
+  CallBundle bundle(core.shared->executor, options.control);
   const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);
   std::vector<SetMatchCall> calls(parts.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].part = &parts[i];
     calls[i].options = &options;
     calls[i].block_bytes_max = record.block_bytes();
-    core.start(calls[i], parts[i].node, set, group, until);
+    core.start(calls[i], parts[i].node, set, bundle, until);
   }
-  co_await wait_all(group);
+  co_await wait_all(bundle);
 
   LeaseEntry lease;
   for (const SetMatchCall& call : calls) {
@@ -149,7 +149,7 @@ Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, SetMatchOption
   if (!lease.parts.empty()) result.lease = core.leases.keep(std::move(lease), core.shared->clock.now());
   core.shared->metrics.matched(result.held_count - result.disk_count, result.disk_count,
                                hashes.size() - result.held_count, /*block_size=*/0);
-  verb.done(result.why);
+  in_progress.done(result.why);
   co_return result;
 }
 

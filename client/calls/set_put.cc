@@ -89,13 +89,13 @@ std::string SetPutCall::on_more(CallSession&, const FrameReader::Frame& frame) {
   if (want == nullptr || want->blocks() == nullptr || has_want_) return "set_put: not one want list";
   has_want_ = true;
   for (const std::uint32_t i : *want->blocks()) {
-    // Increasing, so that each block is sent once: a second copy would go into the next one's slot.
+    // Increasing, so that each block is sent once: a second copy would go into the next one's place.
     if (i >= asked_ || (!wanted_.empty() && i <= wanted_.back()))
       return "set_put: wants block " + std::to_string(i) + " of " + std::to_string(asked_) + ", out of order";
     wanted_.push_back(i);
   }
   // send_batches() sends the batches, one node after the other: several large puts share this thread.
-  group->event.set();
+  bundle->event.set();
   return {};
 }
 
@@ -183,13 +183,13 @@ Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks block
   plan.reuse = options.reuse;
 
   // Offer each owner its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const VerbInProgress verb(shared, ClientCall::kSetPut);
+  const CallInProgress in_progress(shared, ClientCall::kSetPut);
   const RegionUse region_use(region);
   const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);
   std::vector<StagedPart> cut = cut_for_staging(
       shared->staging, parts, [&](std::size_t node) { return !region && core.links[node]->is_on_this_host(); },
       [&](std::size_t position) { return blocks[position].size(); });
-  CallGroup group(shared->executor, options.control);
+  CallBundle bundle(shared->executor, options.control);
   std::vector<SetPutCall> calls(cut.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     SetPutCall& call = calls[i];
@@ -199,9 +199,9 @@ Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks block
     call.staged = std::move(cut[i].staged);
     for (std::size_t k = 0; k < call.part->hashes.size(); ++k) call.data_bytes += blocks[call.part->position(k)].size();
   }
-  StagedStart start(*shared, group, plan.until, calls,
-                    [&](SetPutCall& call) { core.start(call, call.part->node, set, group, plan.until); });
-  co_await send_batches(shared->executor, calls, group, [&start] { return start.go_on(); });
+  StagedStart start(*shared, bundle, plan.until, calls,
+                    [&](SetPutCall& call) { core.start(call, call.part->node, set, bundle, plan.until); });
+  co_await send_batches(shared->executor, calls, bundle, [&start] { return start.go_on(); });
 
   for (std::size_t number = 0; number < calls.size(); ++number) {
     const SetPutCall& call = calls[number];
@@ -216,7 +216,7 @@ Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks block
     }
   }
   shared->metrics.put(result.stored, result.already_stored, result.refused + result.conflicts);
-  verb.done(result.why);
+  in_progress.done(result.why);
   co_return result;
 }
 

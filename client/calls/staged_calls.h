@@ -74,15 +74,15 @@ std::vector<StagedPart> cut_for_staging(const ClientStaging& staging, std::span<
   return cut;
 }
 
-/// Starts the calls of a verb in order: all at once, but staged calls only while few others are in progress.
+/// Starts the calls of an operation in order: all at once, but staged calls only while few others are in progress.
 ///   1. At most kStagedCallsMax are staged at a time: one at the node, one being read here, one or two waiting.
-///   2. Calls do not wait for another verb's room: if a verb has none, its next call goes unstaged.
+///   2. Calls do not wait for another operation's room: if an operation has none, its next call goes unstaged.
 template <class C, class Start>
 class StagedStart {
  public:
   /// start(call) begins one. All arguments outlive this.
-  StagedStart(ClientShared& shared, CallGroup& group, TimePoint until, std::vector<C>& calls, Start start)
-      : shared_(shared), group_(group), until_(until), calls_(calls), start_(std::move(start)) {}
+  StagedStart(ClientShared& shared, CallBundle& bundle, TimePoint until, std::vector<C>& calls, Start start)
+      : shared_(shared), bundle_(bundle), until_(until), calls_(calls), start_(std::move(start)) {}
 
   /// Begins all calls that can begin now. False: all have ended.
   bool go_on() {
@@ -102,13 +102,13 @@ class StagedStart {
       start_(call);
       staged = let_go();
     }
-    if (why_not_asked()) return !group_.running.empty();
-    return next_ < calls_.size() || !group_.running.empty();
+    if (why_not_asked()) return !bundle_.running.empty();
+    return next_ < calls_.size() || !bundle_.running.empty();
   }
   std::size_t asked_count() const { return next_; }
   /// Reason for the calls that were not started, once all others have ended.
   error_code why_not_asked() const {
-    if (group_.control.is_cancelled()) return Errc::kCancelled;
+    if (bundle_.control.is_cancelled()) return Errc::kCancelled;
     return next_ > 0 && shared_.clock.now() >= until_ ? error_code(asio::error::timed_out) : error_code();
   }
 
@@ -127,7 +127,7 @@ class StagedStart {
   }
 
   ClientShared& shared_;
-  CallGroup& group_;
+  CallBundle& bundle_;
   const TimePoint until_;
   std::vector<C>& calls_;
   Start start_;

@@ -76,16 +76,16 @@ Async<MissReport> Client::why(Space space, Hashes hashes, std::chrono::microseco
   const std::shared_ptr<const ClusterMap> map = core.reachable_map();
   const bool is_set = core.find_space(space)->record.is_set();
   const std::size_t hot_blocks = is_set ? 0 : core.hot_roots(space, hashes).now;
-  const VerbInProgress verb(core.shared);
-  CallGroup group(core.shared->executor, control);
+  const CallInProgress in_progress(core.shared);
+  CallBundle bundle(core.shared->executor, control);
   std::vector<OwnedChain> chains = is_set ? core.split(space, hashes) : split_chain(*map, hashes, hot_blocks);
   std::vector<WhyCall> calls(chains.size());
   const TimePoint until = core.deadline_after(deadline);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].chain = std::move(chains[i]);
-    core.start(calls[i], calls[i].chain.node, space, group, until);
+    core.start(calls[i], calls[i].chain.node, space, bundle, until);
   }
-  co_await wait_all(group);
+  co_await wait_all(bundle);
 
   std::size_t gap = hashes.size();
   const WhyCall* at_gap = nullptr;

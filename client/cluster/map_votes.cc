@@ -82,7 +82,7 @@ bool MapVotes::agrees(std::size_t node) const {
 }
 
 /// The largest epoch reached by two of them.
-std::uint64_t MapVotes::Group::epoch() const {
+std::uint64_t MapVotes::Votes::epoch() const {
   auto sorted = epochs;
   std::ranges::sort(sorted, std::ranges::greater());
   return sorted.size() > 1 ? sorted[1] : sorted.front();
@@ -94,7 +94,7 @@ bool MapVotes::is_silent(std::size_t node, TimePoint now) const {
          now - vote->second.silent_since <= kSilence;
 }
 
-bool MapVotes::is_later(const Group& group) const { return group.map->epoch > 0 && group.epoch() > epoch_; }
+bool MapVotes::is_later(const Votes& votes) const { return votes.map->epoch > 0 && votes.epoch() > epoch_; }
 
 bool MapVotes::has_left(const std::string& id, const ClusterStatus& map) const {
   const auto own = std::ranges::find(map.nodes, id, &ClusterStatus::Node::id);
@@ -122,87 +122,87 @@ MapVotes::Poll MapVotes::take_poll(std::span<const Voter> voters, TimePoint now)
     elector.is_own |= voter.is_own;
   }
   for (const auto& [id, elector] : poll.electors) {
-    Group& group = poll.groups[elector.vote->digest];
+    Votes& votes = poll.counted[elector.vote->digest];
     // A node that has just started has not read the list yet: it says "no map" for a second or two.
     const bool is_starting = elector.vote->digest == 0 && elector.vote->at < elector.vote->begun + kSettling;
     const bool is_fresh = !is_starting && elector.vote->at >= since_ + kSettling;
-    if (group.map == nullptr) group.map = &elector.vote->map;
-    group.epochs.push_back(elector.vote->map.epoch);
-    ++group.count;
-    group.own += elector.is_own;
-    group.fresh_own += elector.is_own && is_fresh;
-    group.fresh_count += is_fresh;
+    if (votes.map == nullptr) votes.map = &elector.vote->map;
+    votes.epochs.push_back(elector.vote->map.epoch);
+    ++votes.count;
+    votes.own += elector.is_own;
+    votes.fresh_own += elector.is_own && is_fresh;
+    votes.fresh_count += is_fresh;
   }
-  for (auto& [digest, group] : poll.groups) {
-    for (const ClusterStatus::Node& node : group.map->nodes)
-      group.named += group.map->weight_of(node) > 0 && poll.electors.contains(node.id);
+  for (auto& [digest, votes] : poll.counted) {
+    for (const ClusterStatus::Node& node : votes.map->nodes)
+      votes.named += votes.map->weight_of(node) > 0 && poll.electors.contains(node.id);
   }
   return poll;
 }
 
-const MapVotes::Group* MapVotes::agreed(const Poll& poll) {
-  const auto& groups = poll.groups;
-  const auto in_force = groups.find(digest_);
-  const std::size_t own_in_force = in_force == groups.end() ? 0 : in_force->second.own;
-  const std::size_t count_in_force = in_force == groups.end() ? 0 : in_force->second.count;
-  const Group* best = nullptr;
+const MapVotes::Votes* MapVotes::agreed(const Poll& poll) {
+  const auto& counted = poll.counted;
+  const auto in_force = counted.find(digest_);
+  const std::size_t own_in_force = in_force == counted.end() ? 0 : in_force->second.own;
+  const std::size_t count_in_force = in_force == counted.end() ? 0 : in_force->second.count;
+  const Votes* best = nullptr;
   const auto take_where = [&](auto is_wanted) {
     if (best != nullptr) return;
-    for (const auto& [digest, group] : groups) {
-      if (is_wanted(digest, group) && (best == nullptr || group.epoch() > best->epoch())) best = &group;
+    for (const auto& [digest, votes] : counted) {
+      if (is_wanted(digest, votes) && (best == nullptr || votes.epoch() > best->epoch())) best = &votes;
     }
   };
   // The map in force may win too: its epoch then follows its voters.
-  take_where([&](std::uint64_t, const Group& group) { return is_later(group) && group.own >= 2; });  // 1
-  take_where([&](std::uint64_t digest, const Group& group) {                                         // 4
-    return digest != digest_ && !is_later(group) && group.fresh_own >= 2 && own_in_force < 2;
+  take_where([&](std::uint64_t, const Votes& votes) { return is_later(votes) && votes.own >= 2; });  // 1
+  take_where([&](std::uint64_t digest, const Votes& votes) {                                         // 4
+    return digest != digest_ && !is_later(votes) && votes.fresh_own >= 2 && own_in_force < 2;
   });
   if (best != nullptr && !is_later(*best)) {
     overruled_ = std::max(overruled_, epoch_);
-    if (in_force != groups.end()) overruled_ = std::max(overruled_, std::ranges::max(in_force->second.epochs));
+    if (in_force != counted.end()) overruled_ = std::max(overruled_, std::ranges::max(in_force->second.epochs));
   }
-  take_where([&](std::uint64_t, const Group& group) {  // 1
-    const bool is_overruled = group.epoch() <= overruled_ && own_in_force > 0 && own_in_force >= group.own;
-    return is_later(group) && group.count >= 2 && !is_overruled;
+  take_where([&](std::uint64_t, const Votes& votes) {  // 1
+    const bool is_overruled = votes.epoch() <= overruled_ && own_in_force > 0 && own_in_force >= votes.own;
+    return is_later(votes) && votes.count >= 2 && !is_overruled;
   });
-  take_where([&](std::uint64_t digest, const Group& group) {  // 4
-    const bool is_earlier = digest != digest_ && group.map->epoch > 0 && !is_later(group);
-    return is_earlier && group.fresh_count >= 2 && count_in_force < 2;
+  take_where([&](std::uint64_t digest, const Votes& votes) {  // 4
+    const bool is_earlier = digest != digest_ && votes.map->epoch > 0 && !is_later(votes);
+    return is_earlier && votes.fresh_count >= 2 && count_in_force < 2;
   });
   constexpr std::uint64_t kStepsMax = 1000;                   // each change of a cluster is one
-  take_where([&](std::uint64_t digest, const Group& group) {  // 5; the epoch of the map in force needs two (1)
-    return digest != digest_ && is_later(group) && group.epoch() > overruled_ && group.epoch() <= epoch_ + kStepsMax &&
-           only_ends_leaving(in_force_, *group.map);
+  take_where([&](std::uint64_t digest, const Votes& votes) {  // 5; the epoch of the map in force needs two (1)
+    return digest != digest_ && is_later(votes) && votes.epoch() > overruled_ && votes.epoch() <= epoch_ + kStepsMax &&
+           only_ends_leaving(in_force_, *votes.map);
   });
   return best;
 }
 
-const MapVotes::Group* MapVotes::alone(const Poll& poll) const {
+const MapVotes::Votes* MapVotes::alone(const Poll& poll) const {
   if (poll.electors.size() != 1 || (poll.unheard > 0 && poll.silent_count < 2)) return nullptr;
-  const auto& [digest, group] = *poll.groups.begin();
-  const bool is_fresh = group.fresh_count > 0;
-  return is_later(group) || (digest != digest_ && group.map->epoch > 0 && is_fresh) ? &group : nullptr;
+  const auto& [digest, votes] = *poll.counted.begin();
+  const bool is_fresh = votes.fresh_count > 0;
+  return is_later(votes) || (digest != digest_ && votes.map->epoch > 0 && is_fresh) ? &votes : nullptr;
 }
 
-const MapVotes::Group* MapVotes::best_named(const Poll& poll) const {
-  const auto& groups = poll.groups;
+const MapVotes::Votes* MapVotes::best_named(const Poll& poll) const {
+  const auto& counted = poll.counted;
   const bool is_split =
-      poll.electors.size() > 1 && std::ranges::all_of(groups, [](const auto& each) { return each.second.count == 1; });
+      poll.electors.size() > 1 && std::ranges::all_of(counted, [](const auto& each) { return each.second.count == 1; });
   if (!is_split || poll.unheard > 0) return nullptr;
-  const Group* best = nullptr;
-  const auto in_force = groups.find(digest_);
-  std::size_t most = in_force == groups.end() ? 0 : in_force->second.named;
+  const Votes* best = nullptr;
+  const auto in_force = counted.find(digest_);
+  std::size_t most = in_force == counted.end() ? 0 : in_force->second.named;
   if (epoch_ == 0) most = poll.electors.size();
-  for (const auto& [digest, group] : groups) {
-    if (digest == digest_ || group.map->epoch == 0 || group.named <= most) continue;
-    if (!is_later(group) && group.fresh_count == 0) continue;  // the node may not have looked yet
-    most = group.named;
-    best = &group;
+  for (const auto& [digest, votes] : counted) {
+    if (digest == digest_ || votes.map->epoch == 0 || votes.named <= most) continue;
+    if (!is_later(votes) && votes.fresh_count == 0) continue;  // the node may not have looked yet
+    most = votes.named;
+    best = &votes;
   }
   // All report a cluster and none is in force: any of their maps is an improvement.
-  const bool all_know = std::ranges::all_of(groups, [](const auto& each) { return each.first != 0; });
+  const bool all_know = std::ranges::all_of(counted, [](const auto& each) { return each.first != 0; });
   if (best == nullptr && epoch_ == 0 && all_know) {
-    best = &std::ranges::max_element(groups, {}, [](const auto& each) {
+    best = &std::ranges::max_element(counted, {}, [](const auto& each) {
               return std::pair(each.second.named, each.second.epoch());
             })->second;
   }
@@ -211,7 +211,7 @@ const MapVotes::Group* MapVotes::best_named(const Poll& poll) const {
 
 const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint now) {
   const Poll poll = take_poll(voters, now);
-  const Group* best = agreed(poll);
+  const Votes* best = agreed(poll);
   if (best == nullptr) best = alone(poll);
   if (best == nullptr) best = best_named(poll);
   if (best == nullptr) return nullptr;

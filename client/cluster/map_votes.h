@@ -69,7 +69,7 @@ class MapVotes {
     bool has_map = false;
     TimePoint silent_since = TimePoint::min();
   };
-  struct Group {
+  struct Votes {
     const ClusterStatus* map = nullptr;
     std::vector<std::uint64_t> epochs;
     std::size_t own = 0, count = 0;              ///< Voters: of the own list, and all.
@@ -83,15 +83,15 @@ class MapVotes {
   };
   struct Poll {
     std::map<std::string, Elector> electors;  ///< By id. Links to one node are one voter, by its latest vote.
-    std::map<std::uint64_t, Group> groups;    ///< By digest.
+    std::map<std::uint64_t, Votes> counted;   ///< By digest.
     std::size_t unheard = 0, silent_count = 0;
   };
   Poll take_poll(std::span<const Voter> voters, TimePoint now) const;
-  const Group* agreed(const Poll& poll);            ///< 1, 4 and 5.
-  const Group* alone(const Poll& poll) const;       ///< 2.
-  const Group* best_named(const Poll& poll) const;  ///< 3.
+  const Votes* agreed(const Poll& poll);            ///< 1, 4 and 5.
+  const Votes* alone(const Poll& poll) const;       ///< 2.
+  const Votes* best_named(const Poll& poll) const;  ///< 3.
   bool is_silent(std::size_t node, TimePoint now) const;
-  bool is_later(const Group& group) const;
+  bool is_later(const Votes& votes) const;
   bool has_left(const std::string& id, const ClusterStatus& map) const;
 
   std::map<std::size_t, Vote> votes_;  ///< By node.

@@ -64,20 +64,20 @@ struct ClientCore {
   std::size_t nearest(const ClusterMap& on, const BlockHash& block, std::size_t except);
   /// Whether the owner of the block at `position` is replaced by a stand-in.
   bool is_owner_away(Hashes chain, std::size_t position, std::size_t hot_blocks) const;
-  /// `group` is notified of the end. The call may have ended on return.
-  void start(Call& call, std::size_t node, CallGroup& group, TimePoint until) {
-    call.group = &group;
+  /// `bundle` is notified of the end. The call may have ended on return.
+  void start(Call& call, std::size_t node, CallBundle& bundle, TimePoint until) {
+    call.bundle = &bundle;
     links[node]->start(call, until);
   }
-  void start(Call& call, std::size_t node, Space space, CallGroup& group, TimePoint until) {
+  void start(Call& call, std::size_t node, Space space, CallBundle& bundle, TimePoint until) {
     call.space = static_cast<std::uint32_t>(space);
-    start(call, node, group, until);
+    start(call, node, bundle, until);
   }
   /// One call to each member, in their order.
   template <class C>
-  void start_on_each(std::vector<C>& calls, CallGroup& group, TimePoint until) {
+  void start_on_each(std::vector<C>& calls, CallBundle& bundle, TimePoint until) {
     KV_ASSERT(calls.size() == members.size());
-    for (std::size_t i = 0; i < calls.size(); ++i) start(calls[i], members[i], group, until);
+    for (std::size_t i = 0; i < calls.size(); ++i) start(calls[i], members[i], bundle, until);
   }
   // The cluster's map (cluster/follow.cc).
   void follow(const NodeLink& node,
@@ -124,18 +124,18 @@ struct ClientCore {
 };
 
 /// Counts a call in progress. Holds the shared part, since a coroutine may be destroyed after its client.
-class VerbInProgress {
+class CallInProgress {
  public:
-  explicit VerbInProgress(const std::shared_ptr<ClientShared>& shared) : shared_(shared) { ++shared_->call_count; }
+  explicit CallInProgress(const std::shared_ptr<ClientShared>& shared) : shared_(shared) { ++shared_->call_count; }
   /// For a call with metrics, recorded by done().
-  VerbInProgress(const std::shared_ptr<ClientShared>& shared, ClientCall call)
+  CallInProgress(const std::shared_ptr<ClientShared>& shared, ClientCall call)
       : shared_(shared), call_(call), began_(shared->clock.now()) {
     ++shared_->call_count;
   }
-  ~VerbInProgress() { --shared_->call_count; }
+  ~CallInProgress() { --shared_->call_count; }
   void done(error_code why) const { shared_->metrics.ended(call_, shared_->clock.now() - began_, why); }
-  VerbInProgress(const VerbInProgress&) = delete;
-  VerbInProgress& operator=(const VerbInProgress&) = delete;
+  CallInProgress(const CallInProgress&) = delete;
+  CallInProgress& operator=(const CallInProgress&) = delete;
 
  private:
   std::shared_ptr<ClientShared> shared_;

@@ -72,10 +72,10 @@ class Hedger {
   TimePoint rests_until_{};
 };
 
-/// Wakes the verb's coroutine when its next call is late.
+/// Wakes the operation's coroutine when its next call is late.
 class LateAlarm final : public DeadlineEntry {
  public:
-  LateAlarm(DeadlineQueue& queue, CallGroup& group) : queue_(queue), group_(group) {}
+  LateAlarm(DeadlineQueue& queue, CallBundle& bundle) : queue_(queue), bundle_(bundle) {}
   /// Replaces an earlier time.
   void arm(TimePoint when) {
     queue_.remove(*this);
@@ -83,10 +83,10 @@ class LateAlarm final : public DeadlineEntry {
   }
 
  private:
-  void on_deadline() override { group_.event.set(); }
+  void on_deadline() override { bundle_.event.set(); }
 
   DeadlineQueue& queue_;
-  CallGroup& group_;
+  CallBundle& bundle_;
 };
 
 }  // namespace kv

@@ -8,18 +8,18 @@
 
 namespace kv {
 
-CallGroup::CallGroup(const asio::any_io_executor& executor, CallControl c) : event(executor), control(c) {
+CallBundle::CallBundle(const asio::any_io_executor& executor, CallControl c) : event(executor), control(c) {
   if (control.cancellation == nullptr) return;
   KV_ASSERT(!control.cancellation->is_cancelled());  // a cancelled call would have ended before asking a node
-  // One target at a time: a call that makes several rounds has one group after the other.
+  // One target at a time: a call that makes several rounds has one bundle after the other.
   control.cancellation->set_target(this);
 }
 
-CallGroup::~CallGroup() {
+CallBundle::~CallBundle() {
   if (control.cancellation != nullptr) control.cancellation->set_target(nullptr);
 }
 
-void CallGroup::cancel() {
+void CallBundle::cancel() {
   // One by one: the end of a call may end others.
   while (!running.empty()) {
     const std::size_t count = running.size();
@@ -30,7 +30,7 @@ void CallGroup::cancel() {
 
 const wire::Trace* Call::wire_trace(wire::Trace& room) const {
   static_assert(sizeof room == TraceContext::kBytes);
-  const TraceContext& own = group == nullptr ? TraceContext() : group->control.trace;
+  const TraceContext& own = bundle == nullptr ? TraceContext() : bundle->control.trace;
   const TraceContext trace = own.is_set() ? own : session_->shared().config.trace;
   if (!trace.is_set()) return nullptr;
   const auto bytes = trace.bytes();
@@ -60,9 +60,9 @@ void Call::begin(CallOwner& owner) {
   map_epoch = 0;
   error_ = {};
   error_text_.clear();
-  if (group != nullptr) {
-    group->running.push_back(this);
-    at_once = group->control.at_once;
+  if (bundle != nullptr) {
+    bundle->running.push_back(this);
+    at_once = bundle->control.at_once;
   }
 }
 
@@ -119,7 +119,7 @@ void Call::give_up(error_code why) {
 }
 
 /// The order matters. The call leaves its session first, so that memory is given back before the end is visible. The
-/// owner may then resend it, which is not an end. Otherwise the books are closed, the group is notified, and on_end()
+/// owner may then resend it, which is not an end. Otherwise the books are closed, the bundle is notified, and on_end()
 /// comes last: it may start the next call, or destroy this one.
 void Call::end(error_code why, std::string text, bool is_answered) {
   KV_ASSERT(state_ != State::kEnded && (session_ != nullptr) == (state_ == State::kSent));  // 3
@@ -135,13 +135,13 @@ void Call::end(error_code why, std::string text, bool is_answered) {
   was_answered_ = is_answered;
   state_ = State::kEnded;
   owner_->call_ended(*this, is_answered);
-  if (group != nullptr) {
-    const auto found = std::ranges::find(group->running, this);
-    KV_ASSERT(found != group->running.end());
+  if (bundle != nullptr) {
+    const auto found = std::ranges::find(bundle->running, this);
+    KV_ASSERT(found != bundle->running.end());
     // The list is unordered: the last one fills the gap.
-    *found = group->running.back();
-    group->running.pop_back();
-    group->event.set();
+    *found = bundle->running.back();
+    bundle->running.pop_back();
+    bundle->event.set();
   }
   on_end(session);
 }
@@ -150,10 +150,10 @@ std::uint64_t Call::space_check() const { return namespace_check(session_->share
 
 /// The event is reset before each wait and the count checked after it: a call that ends in between sets the event
 /// again, so every end is seen.
-asio::awaitable<void> wait_all(CallGroup& group) {
-  while (!group.running.empty()) {
-    group.event.reset();
-    co_await group.event.wait();
+asio::awaitable<void> wait_all(CallBundle& bundle) {
+  while (!bundle.running.empty()) {
+    bundle.event.reset();
+    co_await bundle.event.wait();
   }
 }
 

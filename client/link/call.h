@@ -1,7 +1,7 @@
 // client/link/call.h: one request to one node, and its interface to the parties that carry it.
 //
-// A call is handled in turn by the verb that owns it (client.cc, get.cc, put.cc), the link that finds it a session, and
-// the session that sends it. This file does not depend on them: it defines the functions a call may use.
+// A call is handled in turn by the operation that owns it (client.cc, get.cc, put.cc), the link that finds it a
+// session, and the session that sends it. This file does not depend on them: it defines the functions a call may use.
 #pragma once
 
 #include <boost/container/small_vector.hpp>
@@ -99,14 +99,14 @@ class CallOwner {
   ~CallOwner() = default;
 };
 
-/// One verb's calls to several nodes: wakes its coroutine, and ends all calls if the caller gives up.
+/// One operation's calls to several nodes: wakes its coroutine, and ends all calls if the caller gives up.
 ///   1. `running` holds each call from its begin() to its end().
-class CallGroup final : private Cancellable {
+class CallBundle final : private Cancellable {
  public:
-  explicit CallGroup(const asio::any_io_executor& executor, CallControl control = {});
-  ~CallGroup();
-  CallGroup(const CallGroup&) = delete;
-  CallGroup& operator=(const CallGroup&) = delete;
+  explicit CallBundle(const asio::any_io_executor& executor, CallControl control = {});
+  ~CallBundle();
+  CallBundle(const CallBundle&) = delete;
+  CallBundle& operator=(const CallBundle&) = delete;
 
   Event event;                                       ///< Set when a call made progress or ended.
   boost::container::small_vector<Call*, 8> running;  ///< Calls that have not ended.
@@ -116,9 +116,9 @@ class CallGroup final : private Cancellable {
   void cancel() override;
 };
 
-asio::awaitable<void> wait_all(CallGroup& group);  ///< Until all its calls have ended.
+asio::awaitable<void> wait_all(CallBundle& bundle);  ///< Until all its calls have ended.
 
-/// One request to one node. Owned by the verb that starts it; may be destroyed in any state.
+/// One request to one node. Owned by the operation that starts it; may be destroyed in any state.
 ///
 ///              begin()              send_on()
 ///     kEnded ----------> kWaiting ----------> kSent
@@ -142,7 +142,7 @@ class Call : public DeadlineEntry {
   std::shared_ptr<LentMemory::Region> region;   ///< Lent first; reset if the node cannot have it: then inline.
   std::shared_ptr<CallSession> session_wanted;  ///< The only possible session (leases); any other after its end.
   std::size_t data_bytes = 0;                   ///< Bytes to move: balances calls over sessions.
-  CallGroup* group = nullptr;                   ///< Notified of the end.
+  CallBundle* bundle = nullptr;                 ///< Notified of the end.
   std::uint64_t map_epoch = 0;                  ///< Set by the answer: epoch of the node's cluster map.
   bool at_once = false;                         ///< Ends with kUnavailable instead of waiting for a connection.
 

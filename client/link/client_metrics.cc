@@ -16,9 +16,9 @@ namespace {
 /// As the node's kvstore_request_seconds, so that the two can be overlaid.
 constexpr std::array kSecondsBounds = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3,
                                        1e-2, 2e-2, 5e-2, 0.1,  0.2,  0.5,  1.,   2.,   5.};
-// Labels never change: dashboards and alerts match on them. Calls have the names of the node's verbs.
-constexpr std::array kCallNames = {"match",   "get",   "put", "set_match", "set_get",
-                                   "set_put", "touch", "pin", "unpin",     "drop"};
+// Labels never change: dashboards and alerts match on them. Calls have the names of the node's operations.
+constexpr std::array kCallNames = {"match",   "get",   "put",    "set_match", "set_get",
+                                   "set_put", "touch", "retain", "unretain",  "drop"};
 static_assert(kCallNames.size() == kClientCallCount);
 constexpr std::array kPathLabels = {"tcp", "tls", "unix", "memfd", "verbs"};
 static_assert(kPathLabels.size() == kClientPathCount);

@@ -22,7 +22,18 @@ enum class ClientPath : std::uint8_t { kTcp, kTls, kUnix, kMemfd, kVerbs };
 inline constexpr std::size_t kClientPathCount = 5;
 
 /// Calls that are counted, each as a whole, however many nodes it asked.
-enum class ClientCall : std::uint8_t { kMatch, kGet, kPut, kSetMatch, kSetGet, kSetPut, kTouch, kPin, kUnpin, kDrop };
+enum class ClientCall : std::uint8_t {
+  kMatch,
+  kGet,
+  kPut,
+  kSetMatch,
+  kSetGet,
+  kSetPut,
+  kTouch,
+  kRetain,
+  kUnretain,
+  kDrop
+};
 inline constexpr std::size_t kClientCallCount = 10;
 
 /// Plain numbers: counting costs an addition, and a clock reading at a call's begin and end. The text is made on

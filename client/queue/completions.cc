@@ -10,49 +10,49 @@
 
 namespace kv {
 
-Completions::Completions(CallSlots& slots)
-    : slots_(slots),
+Completions::Completions(CallTable& table)
+    : table_(table),
       readable_(make_eventfd()),
       closed_in_child_(readable_.get()) {  // a child that read it would take the parent's signal
-  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].completions = this;
+  for (std::size_t i = 0; i < table_.size(); ++i) table_[i].completions = this;
 }
 
 // -- the I/O thread
 
-void Completions::tell_matched(CallSlot& slot, const MatchResult& match) {
+void Completions::tell_matched(CallEntry& entry, const MatchResult& match) {
   const std::lock_guard lock(mutex_);
-  KV_ASSERT(!slot.has_ended && !slot.matched);
-  slot.matched = match;
-  add(slot);
+  KV_ASSERT(!entry.has_ended && !entry.matched);
+  entry.matched = match;
+  add(entry);
 }
 
-void Completions::tell_segment(CallSlot& slot, std::size_t segment, std::size_t block_count) {
+void Completions::tell_segment(CallEntry& entry, std::size_t segment, std::size_t block_count) {
   const std::lock_guard lock(mutex_);
-  KV_ASSERT(!slot.has_ended && (slot.segments.empty() || slot.segments.back().segment < segment));
-  slot.segments.push_back({segment, block_count});
-  add(slot);
+  KV_ASSERT(!entry.has_ended && (entry.segments.empty() || entry.segments.back().segment < segment));
+  entry.segments.push_back({segment, block_count});
+  add(entry);
 }
 
-void Completions::tell_end(CallSlot& slot) {
+void Completions::tell_end(CallEntry& entry) {
   const std::lock_guard lock(mutex_);
-  KV_ASSERT(!slot.has_ended && unended_ > 0);
-  slot.end.call = CallId{slot.id.load(std::memory_order_relaxed)};
-  slot.end.tag = slot.request.tag;
-  slot.end.verb = slot.request.verb;
-  slot.has_ended = true;
+  KV_ASSERT(!entry.has_ended && unended_ > 0);
+  entry.end.call = CallId{entry.id.load(std::memory_order_relaxed)};
+  entry.end.tag = entry.request.tag;
+  entry.end.op = entry.request.op;
+  entry.has_ended = true;
   unended_.fetch_sub(1, std::memory_order_relaxed);
-  add(slot);
+  add(entry);
 }
 
-void Completions::add(CallSlot& slot) {
+void Completions::add(CallEntry& entry) {
   ++count_;
   // A call is listed once, however many completions it has, by its own link: listing does not allocate.
-  if (!slot.listed.is_linked()) {
+  if (!entry.listed.is_linked()) {
     if (list_.empty()) {
       const std::uint64_t one = 1;
       KV_ASSERT(::write(readable_.get(), &one, sizeof one) == sizeof one);  // 2
     }
-    list_.push_back(slot);
+    list_.push_back(entry);
   }
   // Wakes waiters only at the lowest number that one of them wants, or if all calls have ended.
   if (least_wanted_ == kNobody || (count_ < least_wanted_ && unended_ > 0)) return;
@@ -80,12 +80,12 @@ Result<std::size_t> Completions::wait(std::span<const CallId> calls, std::size_t
   wait_until(lock, timeout, 0, [&] {
     ended = 0;
     for (const CallId call : calls) {
-      CallSlot* const slot = slots_.find(call);
-      if (slot == nullptr || slot->id.load(std::memory_order_acquire) != static_cast<std::uint64_t>(call)) {
+      CallEntry* const entry = table_.find(call);
+      if (entry == nullptr || entry->id.load(std::memory_order_acquire) != static_cast<std::uint64_t>(call)) {
         all_known = false;  // reaped, perhaps by another thread just now
         return true;
       }
-      ended += slot->has_ended;
+      ended += entry->has_ended;
     }
     return ended >= count_min;
   });
@@ -93,14 +93,14 @@ Result<std::size_t> Completions::wait(std::span<const CallId> calls, std::size_t
   if (into.empty()) return ended;
   std::size_t count = 0;
   for (const CallId call : calls) {
-    CallSlot& slot = *slots_.find(call);
+    CallEntry& entry = *table_.find(call);
     // A call named twice counts once.
-    if (slot.id.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(call) || !slot.has_ended) continue;
+    if (entry.id.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(call) || !entry.has_ended) continue;
     // All unreported completions: its segments, a match, and the end.
-    count_ -= slot.segments.size() - slot.segments_told + (slot.matched ? 1 : 0) + 1;
-    into[count++] = std::exchange(slot.end, {});
-    unlist(slot);
-    free(slot);
+    count_ -= entry.segments.size() - entry.segments_told + (entry.matched ? 1 : 0) + 1;
+    into[count++] = std::exchange(entry.end, {});
+    unlist(entry);
+    free(entry);
   }
   return count;
 }
@@ -121,48 +121,48 @@ void Completions::wait_until(std::unique_lock<std::mutex>& lock, std::chrono::mi
   } while (!done());
 }
 
-/// The oldest completion of the first slot.
+/// The oldest completion of the first entry.
 void Completions::take_next(Completion& into) {
   KV_ASSERT(count_ > 0 && !list_.empty());
-  CallSlot& slot = list_.front();
+  CallEntry& entry = list_.front();
   --count_;
   into = {};
-  into.call = CallId{slot.id.load(std::memory_order_relaxed)};
-  into.tag = slot.request.tag;
-  into.verb = slot.request.verb;
-  if (slot.matched) {
+  into.call = CallId{entry.id.load(std::memory_order_relaxed)};
+  into.tag = entry.request.tag;
+  into.op = entry.request.op;
+  if (entry.matched) {
     into.kind = Completion::Kind::kMatched;
-    into.match = *std::exchange(slot.matched, std::nullopt);
-  } else if (slot.segments_told < slot.segments.size()) {
-    const CallSlot::SegmentMark mark = slot.segments[slot.segments_told++];
+    into.match = *std::exchange(entry.matched, std::nullopt);
+  } else if (entry.segments_told < entry.segments.size()) {
+    const CallEntry::SegmentMark mark = entry.segments[entry.segments_told++];
     into.kind = Completion::Kind::kSegment;
     into.segment = mark.segment;
     into.get.block_count = mark.block_count;
   } else {
-    KV_ASSERT(slot.has_ended);  // 1
-    into = std::exchange(slot.end, {});
-    unlist(slot);
-    free(slot);
+    KV_ASSERT(entry.has_ended);  // 1
+    into = std::exchange(entry.end, {});
+    unlist(entry);
+    free(entry);
     return;
   }
   // Until its next completion.
-  if (!slot.has_ended && slot.segments_told == slot.segments.size()) unlist(slot);
+  if (!entry.has_ended && entry.segments_told == entry.segments.size()) unlist(entry);
 }
 
-void Completions::unlist(CallSlot& slot) {
-  list_.erase(list_.iterator_to(slot));
+void Completions::unlist(CallEntry& entry) {
+  list_.erase(list_.iterator_to(entry));
   if (!list_.empty()) return;
   std::uint64_t ignored;
   // 2. Nothing to read: the owner of an event loop that reads its descriptors has done so.
   KV_ASSERT(::read(readable_.get(), &ignored, sizeof ignored) == sizeof ignored || errno == EAGAIN);
 }
 
-void Completions::free(CallSlot& slot) {
-  slot.has_ended = false;
-  slot.matched.reset();
-  slot.segments.clear();
-  slot.segments_told = 0;
-  slots_.give_back(slot);
+void Completions::free(CallEntry& entry) {
+  entry.has_ended = false;
+  entry.matched.reset();
+  entry.segments.clear();
+  entry.segments_told = 0;
+  table_.give_back(entry);
 }
 
 }  // namespace kv

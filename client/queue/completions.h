@@ -11,8 +11,8 @@
 #include <span>
 
 #include "base/result.h"
-#include "client/queue/call_slot.h"
-#include "client/queue/call_slots.h"
+#include "client/queue/call_entry.h"
+#include "client/queue/call_table.h"
 #include "client/thread/waker.h"
 #include "transport/forked.h"
 #include "transport/stream.h"
@@ -20,20 +20,20 @@
 namespace kv {
 
 /// The way back of a call: from the I/O thread, which reports, to the threads that reap.
-///   1. A slot is in the list exactly while its call has completions to reap.
+///   1. An entry is in the list exactly while its call has completions to reap.
 ///   2. The eventfd is readable exactly while the list is not empty. Both change under one lock, which is never held
 ///      during a transfer or a wait: the I/O thread does not wait for a sleeping reaper.
 /// Thread safety: any.
 class Completions {
  public:
   /// Throws std::system_error without an eventfd.
-  explicit Completions(CallSlots& slots);
+  explicit Completions(CallTable& table);
 
   void begun() { unended_.fetch_add(1, std::memory_order_relaxed); }  ///< A call that will end.
-  void tell_matched(CallSlot& slot, const MatchResult& match);
-  void tell_segment(CallSlot& slot, std::size_t segment, std::size_t block_count);
-  /// slot.end is complete. From here on the slot belongs to the reapers.
-  void tell_end(CallSlot& slot);
+  void tell_matched(CallEntry& entry, const MatchResult& match);
+  void tell_segment(CallEntry& entry, std::size_t segment, std::size_t block_count);
+  /// entry.end is complete. From here on the entry belongs to the reapers.
+  void tell_end(CallEntry& entry);
 
   /// See CompletionQueue.
   std::size_t reap(std::span<Completion> into, std::size_t count_min, std::chrono::microseconds timeout);
@@ -43,24 +43,24 @@ class Completions {
 
  private:
   using List = boost::intrusive::list<
-      CallSlot, boost::intrusive::member_hook<CallSlot, boost::intrusive::list_member_hook<>, &CallSlot::listed>>;
+      CallEntry, boost::intrusive::member_hook<CallEntry, boost::intrusive::list_member_hook<>, &CallEntry::listed>>;
   static constexpr std::size_t kNobody = std::numeric_limits<std::size_t>::max();
 
-  void add(CallSlot& slot);
+  void add(CallEntry& entry);
   void take_next(Completion& into);
-  void free(CallSlot& slot);
-  void unlist(CallSlot& slot);
+  void free(CallEntry& entry);
+  void unlist(CallEntry& entry);
   /// Waits for `done()`, which needs at least `wanted` completions.
   template <class Done>
   void wait_until(std::unique_lock<std::mutex>& lock, std::chrono::microseconds timeout, std::size_t wanted, Done done);
 
-  CallSlots& slots_;
+  CallTable& table_;
   Descriptor readable_;
   ClosedInChild closed_in_child_;
   std::mutex mutex_;
   std::condition_variable told_;
   List list_;
-  std::size_t count_ = 0;               ///< Completions that can be reaped, over all listed slots.
+  std::size_t count_ = 0;               ///< Completions that can be reaped, over all listed table.
   std::size_t least_wanted_ = kNobody;  ///< By waiting threads, to avoid waking each for every completion.
   std::atomic<std::size_t> unended_{0};
 };

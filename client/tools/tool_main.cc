@@ -21,15 +21,15 @@ namespace kv {
 namespace {
 
 /// "no command 'staus'; did you mean 'status'?" if the command line has an unknown word in place of a command; else "".
-std::string misspelt_verb(const CLI::App& app, int argc, const char* const* argv) {
+std::string misspelt_command(const CLI::App& app, int argc, const char* const* argv) {
   const CLI::App* at = &app;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const std::vector<const CLI::App*> verbs = at->get_subcommands([](const CLI::App*) { return true; });
-    if (verbs.empty() || word.starts_with("-")) return "";  // the rest belongs to the verb
+    const std::vector<const CLI::App*> commands = at->get_subcommands([](const CLI::App*) { return true; });
+    if (commands.empty() || word.starts_with("-")) return "";  // the rest belongs to the command
     std::vector<std::string> names;
     const CLI::App* next = nullptr;
-    for (const CLI::App* each : verbs) {
+    for (const CLI::App* each : commands) {
       names.push_back(each->get_name());
       if (each->check_name(word)) next = each;
     }
@@ -77,7 +77,7 @@ int run(const char* program, CLI::App& app, int argc, const char* const* argv, s
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    const std::string misspelt = misspelt_verb(app, argc, argv);
+    const std::string misspelt = misspelt_command(app, argc, argv);
     why = misspelt.empty() ? error.what() : misspelt;
     if (misspelt.empty()) {
       app.exit(error);

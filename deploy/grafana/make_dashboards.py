@@ -122,7 +122,7 @@ FLEET = [
     Panel(
         "How slow is one match in a hundred?",
         good_below("s", 1e-3, 1e-2),
-        f'instance_verb:kvstore_request_seconds:p99_rate5m{{{NODE},verb="match"}}',
+        f'instance_op:kvstore_request_seconds:p99_rate5m{{{NODE},op="match"}}',
         "p99 above 1 ms: see the lock, then the processor.",
     ),
     LOCK,
@@ -162,18 +162,18 @@ NODE_PANELS = [
     Panel(
         "How slow is one request in a hundred, by type?",
         good_below("s", 0.1, 1),
-        {"{{verb}}": f"instance_verb:kvstore_request_seconds:p99_rate5m{{{NODE}}} >= 0"},
+        {"{{op}}": f"instance_op:kvstore_request_seconds:p99_rate5m{{{NODE}}} >= 0"},
     ),
     Panel(
         "How many requests come, by type?",
         good_from("ops", 0.01),
-        {"{{verb}}": f"{summed('request_seconds_count', 'instance, verb')} > 0"},
+        {"{{op}}": f"{summed('request_seconds_count', 'instance, op')} > 0"},
         "None: no worker uses the node.",
     ),
     Panel(
         "Which requests fail or are refused, and why?",
         NEVER,
-        rates({"{{verb}} failed": "request_failures_total", "{{reason}}": "requests_refused_total"}),
+        rates({"{{op}} failed": "request_failures_total", "{{reason}}": "requests_refused_total"}),
         "bad_request, bad_frame, mismatch: a client is broken or differs in version; the log names field and value.",
     ),
     Panel(
@@ -247,7 +247,7 @@ DISK = [
         "How many directories are left out?",
         good_below("short", 1),
         of("disk_directories_left_out"),
-        "Of several --spill-path. The log names them.",
+        "Of several --disk-path. The log names them.",
     ),
     Stat(
         "How often was the disk turned off today?",
@@ -265,7 +265,7 @@ DISK = [
         "How often was the whole disk verified this week?",
         good_from("short", 1),
         f"increase(kvstore_disk_scrub_rounds_total{{{NODE}}}[7d])",
-        "By the scrubber. Less than once: a higher spill-scrub-rate, or damage is found late.",
+        "By the scrubber. Less than once: a higher disk-scrub-rate, or damage is found late.",
     ),
     Panel(
         "What share of the hits comes from the disk?",
@@ -311,7 +311,7 @@ DISK = [
             "with dead blocks": of("disk_log_bytes"),
             "blocks nowhere else": of("disk_only_bytes"),
         },
-        "Files take up to 1.25 x (spill-capacity + capacity) and two segments. Set the lines to your file system's size.",
+        "Files take up to 1.25 x (disk-capacity + capacity) and two segments. Set the lines to your file system's size.",
     ),
     Panel(
         "Does the scrubber find damage?",
@@ -653,7 +653,7 @@ ENGINES = [
             "encoder": door("dropped_outputs", ENCODER),
             "HiCache, not taken": door("refused_pages", HICACHE),
         },
-        "Not given, or waited: storing is slower than computing, or the store is away. Not taken: nodes are full of pins, or do not admit it.",
+        "Not given, or waited: storing is slower than computing, or the store is away. Not taken: nodes are full of pinned blocks, or do not admit it.",
     ),
     Panel(
         "How many bytes do engines load and store?",

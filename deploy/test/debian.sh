@@ -45,7 +45,7 @@ take_log() {
   [ "$bad" = 0 ]
 }
 
-# swap_directories RELEASE: this system's RocksDB and that Debian's take turns on one spill directory
+# swap_directories RELEASE: this system's RocksDB and that Debian's take turns on one disk directory
 swap_directories() {
   local test=RocksExchangeTest.ADirectoryGoesFromOneReleaseToAnotherAndBack program=build/release/tests/node/kv_rocks_disk_test
   local there log=$logs/debian-$1-exchange.log

@@ -8,7 +8,7 @@
 //   device_checksum.h   checksums of blocks, shared by the threads of one stripe
 //   cuda_functions.h    the module's functions, found by name
 //   cuda_module.h       the module and its devices
-//   cuda_staging.h      staging's lanes and marks as streams and events
+//   cuda_staging.h      staging's lines and marks as streams and events
 #pragma once
 
 #include <cstddef>

@@ -53,11 +53,11 @@ Result<void> CudaStagingDevice::wait_on_stream(void* stream, Mark mark) {
 }
 
 /// One event serves all calls: a wait uses the latest recording at the time of its enqueueing.
-Result<void> CudaStagingDevice::wait_for_stream(Lane lane, void* stream) {
+Result<void> CudaStagingDevice::wait_for_stream(Line line, void* stream) {
   const CudaModule::DeviceScope on_device(*module_, device_);
   const auto recorded = module_->check(module_->functions_->record(borrowed_event_, stream));
   if (!recorded) return recorded.error();
-  return module_->check(module_->functions_->wait_on_stream(queue(lane).stream, borrowed_event_));
+  return module_->check(module_->functions_->wait_on_stream(queue(line).stream, borrowed_event_));
 }
 
 std::byte* CudaStagingDevice::allocate(StagingMemory kind, std::size_t bytes) {
@@ -87,34 +87,34 @@ Result<void> CudaStagingDevice::copy(const Copy2d& copy) {
   KV_ASSERT(copy.to && copy.from && copy.width_bytes <= copy.to_pitch && copy.width_bytes <= copy.from_pitch);
   const CudaModule::DeviceScope on_device(*module_, device_);
   return module_->check(module_->functions_->copy_2d(copy.to, copy.to_pitch, copy.from, copy.from_pitch,
-                                                     copy.width_bytes, copy.height, queue(Lane::kCopy).stream));
+                                                     copy.width_bytes, copy.height, queue(Line::kCopy).stream));
 }
 
 Result<void> CudaStagingDevice::permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
                                         const Rows& from_rows, std::int64_t row_count, const Operation& operation,
                                         int block_count_max) {
   const CudaModule::DeviceScope on_device(*module_, device_);
-  return module_->permute(to, to_rows, from, from_rows, row_count, operation, queue(Lane::kKernel).stream,
+  return module_->permute(to, to_rows, from, from_rows, row_count, operation, queue(Line::kKernel).stream,
                           block_count_max);
 }
 
 Result<void> CudaStagingDevice::clear(std::byte* device_memory, std::size_t bytes) {
   KV_ASSERT(device_memory);
   const CudaModule::DeviceScope on_device(*module_, device_);
-  return module_->check(module_->functions_->clear(device_memory, bytes, queue(Lane::kKernel).stream));
+  return module_->check(module_->functions_->clear(device_memory, bytes, queue(Line::kKernel).stream));
 }
 
-Result<Mark> CudaStagingDevice::mark(Lane lane) {
+Result<Mark> CudaStagingDevice::mark(Line line) {
   const CudaModule::DeviceScope on_device(*module_, device_);
-  Queue& mine = queue(lane);
+  Queue& mine = queue(line);
   // Numbers grow for ever, events are reused. A mark with a reused event waits for a later one at worst.
-  const Mark mark{lane, ++mine.marked};
+  const Mark mark{line, ++mine.marked};
   const auto recorded = module_->check(module_->functions_->record(event_of(mark), mine.stream));
   if (!recorded) return recorded.error();
   return mark;
 }
 
-Result<void> CudaStagingDevice::wait_on_lane(Lane lane, Mark mark) { return wait_on_stream(queue(lane).stream, mark); }
+Result<void> CudaStagingDevice::wait_on_line(Line line, Mark mark) { return wait_on_stream(queue(line).stream, mark); }
 
 Result<void> CudaStagingDevice::wait(Mark mark, TimePoint deadline) const {
   if (mark.number == 0) return {};

@@ -1,4 +1,4 @@
-// gpu/device/cuda_staging.h: staging's lanes and marks on an NVIDIA device: two streams of its own, and events.
+// gpu/device/cuda_staging.h: staging's lines and marks on an NVIDIA device: two streams of its own, and events.
 #pragma once
 
 #include <array>
@@ -12,19 +12,19 @@
 
 namespace kv {
 
-/// Marks are events from a ring per lane. If a mark's event was recorded again, waits use the later recording, which
+/// Marks are events from a ring per line. If a mark's event was recorded again, waits use the later recording, which
 /// passes no earlier: a mark never goes stale. Thread safety: none. Time: the steady clock.
 class CudaStagingDevice final : public StagingDevice {
  public:
   /// On that device, from any thread; -1: this thread's. Page-locked memory is allocated where `numa` says.
   static Result<std::unique_ptr<CudaStagingDevice>> create(std::shared_ptr<const CudaModule> module, int device = -1,
                                                            NumaChoice numa = {});
-  ~CudaStagingDevice() override;  ///< Waits for both lanes.
+  ~CudaStagingDevice() override;  ///< Waits for both lines.
 
   /// Later work of the caller's stream waits for `mark`: how an engine's layer waits for its pages.
   Result<void> wait_on_stream(void* stream, Mark mark);
-  /// The lane waits for the caller's stream's work so far: pages still being computed.
-  Result<void> wait_for_stream(Lane lane, void* stream);
+  /// The line waits for the caller's stream's work so far: pages still being computed.
+  Result<void> wait_for_stream(Line line, void* stream);
 
   std::byte* allocate(StagingMemory kind, std::size_t bytes) override;
   void free(StagingMemory kind, std::byte* memory) override;
@@ -32,8 +32,8 @@ class CudaStagingDevice final : public StagingDevice {
   Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
                        std::int64_t row_count, const Operation& operation, int block_count_max) override;
   Result<void> clear(std::byte* device_memory, std::size_t bytes) override;
-  Result<Mark> mark(Lane lane) override;
-  Result<void> wait_on_lane(Lane lane, Mark mark) override;
+  Result<Mark> mark(Line line) override;
+  Result<void> wait_on_line(Line line, Mark mark) override;
   Result<void> wait(Mark mark, TimePoint deadline) const override;
   TimePoint now() const override { return std::chrono::steady_clock::now(); }
 
@@ -47,8 +47,8 @@ class CudaStagingDevice final : public StagingDevice {
 
   CudaStagingDevice(std::shared_ptr<const CudaModule> module, int device, NumaChoice numa)
       : module_(std::move(module)), device_(device), numa_(std::move(numa)) {}
-  Queue& queue(Lane lane) { return queues_[static_cast<std::size_t>(lane)]; }
-  void* event_of(Mark mark) const { return queues_[static_cast<std::size_t>(mark.lane)].events[mark.number % kEvents]; }
+  Queue& queue(Line line) { return queues_[static_cast<std::size_t>(line)]; }
+  void* event_of(Mark mark) const { return queues_[static_cast<std::size_t>(mark.line)].events[mark.number % kEvents]; }
 
   std::shared_ptr<const CudaModule> module_;
   int device_;

@@ -74,7 +74,7 @@ void CapacityDesk::end_relocation(std::span<const Relocation> relocations) {
     if (can_relocate(each.block, 1)) {
       pool.move(each.block, each.to);
     } else {
-      pool.unstage(each.to);
+      pool.return_slot(each.to);
     }
     pool.unpin(each.block);  // the last pin of one that was dropped meanwhile frees it
   }

@@ -222,7 +222,7 @@ ContextDesk::Warmable ContextDesk::look_for_warm(Context& context, std::uint64_t
     found.work->first = chain.first;
     found.work->count = kept + count;
     for (std::size_t i = kept; i < kept + count; ++i)
-      found.work->pinned.spilled.push_back(disk_.pin(*space, blocks[i], hashes[i], static_cast<std::uint32_t>(i)));
+      found.work->pinned.on_disk.push_back(disk_.pin(*space, blocks[i], hashes[i], static_cast<std::uint32_t>(i)));
     return found;
   }
   return found;

@@ -30,15 +30,15 @@ std::vector<BlockId> tops_of(const PrefixIndex& index, TreeId tree, std::span<co
 DiskDesk::DiskDesk(Shelf& shelf, SpaceDesk& spaces) : shelf_(shelf), spaces_(spaces) {
   if (!shelf.tier) return;
   spiller_ = std::make_unique<Spiller>(shelf.config.spill, shelf.pool, shelf.evictor, *shelf.tier);
-  loader_ = std::make_unique<SpillLoader>(*shelf.tier, shelf.pool);
+  loader_ = std::make_unique<DiskLoader>(*shelf.tier, shelf.pool);
   spaces.tell(*this);
 }
 
 void DiskDesk::was_opened(const SpaceTable::Space& space) {
   const NamespaceRecord& record = *space.record;
-  const std::uint32_t group = shelf_.tenants ? shelf_.tenants->disk_group(space.owner) : 0;
+  const std::uint32_t cohort = shelf_.tenants ? shelf_.tenants->disk_cohort(space.owner) : 0;
   const TreeKind kind = record.is_set() ? TreeKind::kSet : TreeKind::kChain;
-  const TreeId tree = shelf_.tier->add_tree(space.name, record.block_bytes(), kind, group, record.callers_id());
+  const TreeId tree = shelf_.tier->add_tree(space.name, record.block_bytes(), kind, cohort, record.callers_id());
   KV_ASSERT(tree == space.tree);
   spiller_->add_tree(tree, space.record);
 }
@@ -145,7 +145,7 @@ bool DiskDesk::load(const DiskRecord& record) {
   return loader_->add(space->tree, record);
 }
 
-DiskDesk::Loaded DiskDesk::load_spilled(std::span<const DiskRecord> records) {
+DiskDesk::Loaded DiskDesk::load_records(std::span<const DiskRecord> records) {
   KV_ASSERT(loader_ != nullptr);
   Loaded loaded;
   // One record may release a million waiting ones: so the bound is on placing, not on records.
@@ -181,7 +181,7 @@ std::uint64_t DiskDesk::end_load(bool is_whole) {
   return count;
 }
 
-SpilledBlock DiskDesk::pin(const Space& space, BlockId block, const BlockHash& hash, std::uint32_t index) {
+PinnedDiskBlock DiskDesk::pin(const Space& space, BlockId block, const BlockHash& hash, std::uint32_t index) {
   shelf_.tier->pin(block);
   const std::size_t length = shelf_.tier->block_bytes(block);
   return {.id = block,
@@ -198,8 +198,8 @@ void DiskDesk::pin_rest(const FoundChain& found, std::span<const BlockHash> hash
   KV_ASSERT(pinned.blocks.size() < blocks.size());
   bool promote = true;  // a block goes to memory only with all above it: otherwise it could not be linked
   for (std::size_t i = pinned.blocks.size(); i < blocks.size(); ++i) {
-    pinned.spilled.push_back(pin(*found.space, blocks[i], hashes[i], static_cast<std::uint32_t>(i)));
-    promote = pinned.spilled.back().promote = pinned.spilled.back().promote && promote;
+    pinned.on_disk.push_back(pin(*found.space, blocks[i], hashes[i], static_cast<std::uint32_t>(i)));
+    promote = pinned.on_disk.back().promote = pinned.on_disk.back().promote && promote;
   }
 }
 

@@ -5,8 +5,8 @@
 
 #include "store/desks/space_desk.h"
 #include "store/disk.h"
+#include "store/disk_loader.h"
 #include "store/pinned_blocks.h"
-#include "store/spill_loader.h"
 #include "store/spiller.h"
 
 namespace kv {
@@ -45,7 +45,7 @@ class DiskDesk final : private TreeListener {
     DiskKey moved_to{};         ///< Not 0: the block was moved meanwhile and lies here; read again.
     bool is_forgotten = false;  ///< It still lay under `key`; now it is forgotten, with all blocks below it.
   };
-  /// A spilled block was not found under `key`, or was damaged.
+  /// A block on disk was not found under `key`, or was damaged.
   FailedRead read_failed(BlockId block, DiskKey key);
   struct ScrubBlock {
     BlockId id;
@@ -62,7 +62,7 @@ class DiskDesk final : private TreeListener {
 
   // -- loading
   /// Puts a disk's blocks into the index, while the node serves. In this order: begin_load(), before any spill_work(),
-  /// with the disk's epoch; load_namespace() for each namespace on the disk; load_spilled() with the records newest
+  /// with the disk's epoch; load_namespace() for each namespace on the disk; load_records() with the records newest
   /// first, some hundred a call, until the tier is full or there are no more; end_load(). A load that broke off may
   /// start again from the newest record. A namespace is opened with the first of its blocks; when there are too many,
   /// those used longest ago are lost. `drops`: Disk::drops().
@@ -72,7 +72,7 @@ class DiskDesk final : private TreeListener {
     bool has_room = true;
     bool again = false;  ///< One call could not place all blocks: call without records until this is false.
   };
-  Loaded load_spilled(std::span<const DiskRecord> records);
+  Loaded load_records(std::span<const DiskRecord> records);
   /// `is_whole`: the load saw everything, or as much as there is room for; unseen blocks are dropped. Not whole, after
   /// an error or a stop: unseen blocks stay for the next start. Returns how many blocks came back.
   std::uint64_t end_load(bool is_whole);
@@ -80,7 +80,7 @@ class DiskDesk final : private TreeListener {
   // -- for other desks
   bool is_loading() const { return loader_ != nullptr; }
   /// Pin blocks of the tier for a read, which is counted; of a chain, all that follow `pinned` on disk.
-  SpilledBlock pin(const SpaceTable::Space& space, BlockId block, const BlockHash& hash, std::uint32_t index);
+  PinnedDiskBlock pin(const SpaceTable::Space& space, BlockId block, const BlockHash& hash, std::uint32_t index);
   void pin_rest(const FoundChain& found, std::span<const BlockHash> hashes, PinnedPrefix& pinned);
   /// `block` was just linked in memory: if it is on disk too, it can leave memory without a write. Requires a tier.
   void stored(TreeId tree, BlockId block, BlockId parent, Tick tick);
@@ -104,7 +104,7 @@ class DiskDesk final : private TreeListener {
   Shelf& shelf_;
   SpaceDesk& spaces_;
   std::unique_ptr<Spiller> spiller_;     ///< nullptr without a disk tier.
-  std::unique_ptr<SpillLoader> loader_;  ///< Until the disk is loaded.
+  std::unique_ptr<DiskLoader> loader_;   ///< Until the disk is loaded.
   std::set<NamespaceId> unseen_spaces_;  ///< A load broke off: the next start loads the rest of these.
 };
 

@@ -30,7 +30,7 @@ SampledNames::Samples LearningDesk::samples() const {
   return {shelf_.policy->sample(), curve_ ? std::optional(curve_->sample()) : std::nullopt};
 }
 
-void LearningDesk::set_pooled(YieldTable::Pooled pooled) { shelf_.policy->set_pooled(std::move(pooled)); }
+void LearningDesk::set_combined(YieldTable::Combined combined) { shelf_.policy->set_combined(std::move(combined)); }
 
 void LearningDesk::set_before(YieldCounts counts) {
   if (counts.unit >= 1) shelf_.policy->set_before(counts.unit, std::move(counts.classes));

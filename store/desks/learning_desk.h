@@ -29,12 +29,12 @@ class LearningDesk {
   std::optional<Curve> curve() const;
   /// Which blocks are learned from. Changes with the capacity, so ask again regularly.
   SampledNames::Samples samples() const;
-  // Several nodes learn together (count_pool.h). This node's counts; nullptr: its policy does not count. Copy them in
-  // parts, some ten classes under one lock.
+  // Several nodes learn together (combined_counts.h). This node's counts; nullptr: its policy does not count. Copy them
+  // in parts, some ten classes under one lock.
   const YieldTable* yield_table() const { return shelf_.policy->table(); }
   std::uint64_t age_clock() const { return shelf_.policy->clock(); }  ///< Blocks offered so far, as the policy counts.
   /// Replaces the other nodes' counts, in ages of yield_table()->unit().
-  void set_pooled(YieldTable::Pooled pooled);
+  void set_combined(YieldTable::Combined combined);
   /// The node's own counts from before a restart (read_learned). They supplement its learning until they are forgotten.
   void set_before(YieldCounts counts);
 

@@ -171,8 +171,8 @@ PinnedPrefix ReadDesk::pin_blocks(std::span<const BlockId> blocks) {
 
 void ReadDesk::unpin(const PinnedPrefix& prefix) {
   KV_ASSERT(move_pin_count_ >= prefix.blocks.size());
-  KV_ASSERT(prefix.spilled.empty() || shelf_.tier != nullptr);
-  if (prefix.kind == SpaceKind::kSet) {
+  KV_ASSERT(prefix.on_disk.empty() || shelf_.tier != nullptr);
+  if (prefix.kind == NamespaceKind::kSet) {
     for (const PinnedBlock& block : prefix.blocks) shelf_.pool.unpin(block.id);
   } else {
     std::vector<BlockId> blocks;
@@ -181,7 +181,7 @@ void ReadDesk::unpin(const PinnedPrefix& prefix) {
     shelf_.pool.unpin(blocks);
   }
   move_pin_count_ -= prefix.blocks.size();
-  for (const SpilledBlock& block : prefix.spilled) shelf_.tier->unpin(block.id);
+  for (const PinnedDiskBlock& block : prefix.on_disk) shelf_.tier->unpin(block.id);
 }
 
 Result<std::size_t> ReadDesk::touch(SpaceId space, std::span<const BlockHash> hashes, TimePoint now) {
@@ -342,7 +342,7 @@ Result<SetPinning::Pinned> ReadDesk::pin_set(SpaceId set, std::span<const BlockH
   const std::size_t memory_count = result.pinned.blocks.size();
   move_pin_count_ += memory_count;
   shelf_.counters.get_hit_blocks += memory_count;
-  shelf_.counters.get_disk_blocks += result.pinned.spilled.size();
+  shelf_.counters.get_disk_blocks += result.pinned.on_disk.size();
   shelf_.counters.get_miss_blocks += pinning.miss_count();
   if (options.lease != LeaseId{} && result.looked_count == hashes.size())
     // After pinning, so that the blocks stay protected. An ended lease is not an error: the pins count now.

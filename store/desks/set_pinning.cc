@@ -80,8 +80,8 @@ void SetPinning::pin(std::uint32_t i, const Member& member) {
     pinned.blocks.push_back({member.memory, i, pool.bytes(member.memory), pool.checksums(member.memory)});
     bytes_ += pinned.blocks.back().bytes.size();
   } else {
-    pinned.spilled.push_back(disk_.pin(space_, member.disk, hashes_[i], i));
-    bytes_ += pinned.spilled.back().block_bytes;
+    pinned.on_disk.push_back(disk_.pin(space_, member.disk, hashes_[i], i));
+    bytes_ += pinned.on_disk.back().block_bytes;
   }
 }
 

@@ -56,7 +56,7 @@ class SetPinning {
   std::vector<Member> members_;
   std::uint64_t bytes_ = 0;  ///< Pinned, and to be read from disk.
   std::size_t miss_count_ = 0;
-  Pinned result_{.pinned = {.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet}};
+  Pinned result_{.pinned = {.blocks = {}, .on_disk = {}, .kind = NamespaceKind::kSet}};
 };
 
 }  // namespace kv

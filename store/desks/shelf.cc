@@ -19,7 +19,7 @@ Shelf::Shelf(const StoreConfig& store_config, std::unique_ptr<Arena> arena)
       events(config.event_count_max > 0 ? std::make_unique<EventLog>(config.event_count_max) : nullptr),
       tier(make_tier(config,
                      config.index_bytes_max > 0 ? config.index_bytes_max : index_bytes_for(arena->capacity_bytes()))),
-      policy(make_policy(config.policy, config.hash_seed, config.lru_unless_pooled)),
+      policy(make_policy(config.policy, config.hash_seed, config.lru_unless_combined)),
       departed(config.departed_count_max, config.hash_seed),
       pool(std::move(arena), tier.get(), config.hash_seed, policy->queues()),
       tenants(config.has_tenants ? std::make_unique<TenantTable>(pool.index(), tier ? &tier->own_index() : nullptr,

@@ -55,8 +55,8 @@ struct Shelf {
   struct Tally {
     std::unordered_map<BlockId, std::uint64_t> pins;
     std::unordered_map<BlockId, std::uint32_t> leased;
-    std::unordered_set<SlotId> staged;
-    std::size_t staged_bytes = 0;
+    std::unordered_set<SlotId> incoming;
+    std::size_t incoming_bytes = 0;
     bool limits_fell = false;
   };
 

@@ -37,15 +37,15 @@ Result<SpaceDesk::Space*> SpaceDesk::open(std::shared_ptr<const NamespaceRecord>
   if (!is_set && !may_use_class(block_bytes)) return Errc::kBusy;
   const TreeKind kind = is_set ? TreeKind::kSet : TreeKind::kChain;
   TenantId owner{};
-  std::uint32_t group = is_set ? 0 : shelf_.pool.arena().add_class(block_bytes);
+  std::uint32_t cohort = is_set ? 0 : shelf_.pool.arena().add_class(block_bytes);
   if (shelf_.tenants) {
     owner = shelf_.tenants->enter(record->owner());
     if (!is_set) {
-      shelf_.tenants->use_size(owner, block_bytes, group);
-      group = shelf_.tenants->group(owner, block_bytes);
+      shelf_.tenants->use_size(owner, block_bytes, cohort);
+      cohort = shelf_.tenants->cohort(owner, block_bytes);
     }
   }
-  const TreeId tree = shelf_.pool.index().add_tree(group, kind);
+  const TreeId tree = shelf_.pool.index().add_tree(cohort, kind);
   if (shelf_.events) shelf_.events->open(tree, record);
   Space& space = table_.add(std::move(record), tree);
   shelf_.departed.set_tree(tree, space.name);
@@ -57,7 +57,7 @@ Result<SpaceDesk::Space*> SpaceDesk::open(std::shared_ptr<const NamespaceRecord>
 }
 
 bool SpaceDesk::may_use_class(std::size_t slot_bytes) const {
-  return spaces_of_size_.contains(slot_bytes) || spaces_of_size_.size() <= PrefixIndex::kGroupMax;
+  return spaces_of_size_.contains(slot_bytes) || spaces_of_size_.size() <= PrefixIndex::kCohortMax;
 }
 
 bool SpaceDesk::use_class(Space& space, std::size_t slot_bytes) {

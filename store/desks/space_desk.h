@@ -118,8 +118,8 @@ class SpaceDesk {
   }
   /// Makes or finds the arena's class for such slots, and counts it as the namespace's. False: too many classes.
   bool use_class(Space& space, std::size_t slot_bytes);
-  std::uint32_t group_of(const Space& space, std::size_t slot_bytes) const {  ///< Of its blocks in such slots.
-    return shelf_.tenants ? shelf_.tenants->group(space.owner, slot_bytes) : shelf_.pool.arena().add_class(slot_bytes);
+  std::uint32_t cohort_of(const Space& space, std::size_t slot_bytes) const {  ///< Of its blocks in such slots.
+    return shelf_.tenants ? shelf_.tenants->cohort(space.owner, slot_bytes) : shelf_.pool.arena().add_class(slot_bytes);
   }
   void note_root(Space& space, const BlockHash& first, RootSample::Act act, TimePoint now) const {
     space.roots.note(BlockSample{.seed = shelf_.config.hash_seed}.print(first), act, now);

@@ -26,8 +26,8 @@ using prometheus::Histogram;
 using prometheus::MetricType;
 
 /// From a match in a warm cache (microseconds) to a get over TCP that waits for a slow disk (seconds).
-const Histogram::BucketBoundaries kVerbSeconds = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3,
-                                                  1e-2, 2e-2, 5e-2, 0.1,  0.2,  0.5,  1,    2,    5};
+const Histogram::BucketBoundaries kRequestSeconds = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3,
+                                                     1e-2, 2e-2, 5e-2, 0.1,  0.2,  0.5,  1,    2,    5};
 /// The Store's lock is held for microseconds. The last buckets show violations of that rule.
 const Histogram::BucketBoundaries kLockSeconds = {1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6,
                                                   1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e-2};
@@ -168,9 +168,9 @@ std::vector<prometheus::MetricFamily> families_of(const LearningDesk::Curve& cur
 
 struct NodeMetrics::Impl {
   prometheus::Registry registry;
-  prometheus::Gauge* spill_key = nullptr;
-  std::array<Histogram*, kFrameTypeMax + 1> verb_seconds{};
-  std::array<Counter*, kFrameTypeMax + 1> verb_failures{}, verb_slow{};
+  prometheus::Gauge* operator_key = nullptr;
+  std::array<Histogram*, kFrameTypeMax + 1> request_seconds{};
+  std::array<Counter*, kFrameTypeMax + 1> request_failures{}, slow_requests{};
   Histogram *lock_waited, *lock_held;
   std::array<Counter*, kPathCount> bytes_out{}, bytes_in{};
   Counter *tokens_hit, *tokens_missed;
@@ -201,14 +201,14 @@ NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Im
   };
   const auto counter = [&](const char* name, const char* help) { return &counters(name, help).Add({}); };
   const auto gauge = [&](const char* name, const char* help) { return &gauges(name, help).Add({}); };
-  auto& verb_seconds = histograms("request_seconds", "From a request's arrival to its last answer, by verb");
-  auto& verb_failures = counters("request_failures_total", "Requests that did not run to their end, by verb");
-  auto& verb_slow = counters("slow_requests_total", "Requests that took slow-log-seconds or longer, by verb");
+  auto& request_seconds = histograms("request_seconds", "From a request's arrival to its last answer, by operation");
+  auto& request_failures = counters("request_failures_total", "Requests that did not run to their end, by operation");
+  auto& slow_requests = counters("slow_requests_total", "Requests that took slow-log-seconds or longer, by operation");
   for (std::uint8_t type = 1; type <= kFrameTypeMax; ++type) {
-    const std::string verb = frame_type_name(static_cast<FrameType>(type));
-    impl_->verb_slow[type] = &verb_slow.Add({{"verb", verb}});
-    impl_->verb_seconds[type] = &verb_seconds.Add({{"verb", verb}}, kVerbSeconds);
-    impl_->verb_failures[type] = &verb_failures.Add({{"verb", verb}});
+    const std::string op = frame_type_name(static_cast<FrameType>(type));
+    impl_->slow_requests[type] = &slow_requests.Add({{"op", op}});
+    impl_->request_seconds[type] = &request_seconds.Add({{"op", op}}, kRequestSeconds);
+    impl_->request_failures[type] = &request_failures.Add({{"op", op}});
   }
   impl_->lock_waited = &histograms("lock_waited_seconds", "Wait for the store's lock").Add({}, kLockSeconds);
   impl_->lock_held = &histograms("lock_held_seconds", "Time the store's lock was held").Add({}, kLockSeconds);
@@ -244,25 +244,25 @@ NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Im
 
 NodeMetrics::~NodeMetrics() = default;
 
-void NodeMetrics::set_spill_key(const std::string& id) {
+void NodeMetrics::set_operator_key(const std::string& id) {
   auto& keys = prometheus::BuildGauge()
-                   .Name("kvstore_spill_key_info")
+                   .Name("kvstore_disk_key_info")
                    .Help("1, labelled with the id of the key that wraps the keys of encrypted blocks on disk")
                    .Register(impl_->registry);  // the same family each time
-  if (impl_->spill_key != nullptr) keys.Remove(impl_->spill_key);
-  impl_->spill_key = &keys.Add({{"key", id}});
-  impl_->spill_key->Set(1);
+  if (impl_->operator_key != nullptr) keys.Remove(impl_->operator_key);
+  impl_->operator_key = &keys.Add({{"key", id}});
+  impl_->operator_key->Set(1);
 }
 
-void NodeMetrics::observe_verb(FrameType verb, std::chrono::nanoseconds took, bool failed) {
-  const auto index = static_cast<std::size_t>(verb);
+void NodeMetrics::observe_request(FrameType type, std::chrono::nanoseconds took, bool failed) {
+  const auto index = static_cast<std::size_t>(type);
   if (index == 0 || index > kFrameTypeMax) return;  // an unknown type from a client
-  impl_->verb_seconds[index]->Observe(seconds(took));
-  if (failed) impl_->verb_failures[index]->Increment();
+  impl_->request_seconds[index]->Observe(seconds(took));
+  if (failed) impl_->request_failures[index]->Increment();
 }
-void NodeMetrics::request_was_slow(FrameType verb) {
-  const auto index = static_cast<std::size_t>(verb);
-  if (index > 0 && index <= kFrameTypeMax) impl_->verb_slow[index]->Increment();
+void NodeMetrics::request_was_slow(FrameType type) {
+  const auto index = static_cast<std::size_t>(type);
+  if (index > 0 && index <= kFrameTypeMax) impl_->slow_requests[index]->Increment();
 }
 void NodeMetrics::observe_lock(std::chrono::nanoseconds waited, std::chrono::nanoseconds held) {
   impl_->lock_waited->Observe(seconds(waited));
@@ -318,11 +318,11 @@ NodeMetrics::Totals NodeMetrics::totals() const {
                 .denials = sum(impl_->denials),
                 .sessions_refused = sum(impl_->sessions_refused)};
   for (std::size_t type = 1; type <= kFrameTypeMax; ++type) {
-    const prometheus::ClientMetric::Histogram seconds = impl_->verb_seconds[type]->Collect().histogram;
+    const prometheus::ClientMetric::Histogram seconds = impl_->request_seconds[type]->Collect().histogram;
     totals.request_count += seconds.sample_count;
-    const auto verb = static_cast<FrameType>(type);
-    const bool is_match = verb == FrameType::kMatch || verb == FrameType::kSetMatch;
-    if (!is_match && verb != FrameType::kGet && verb != FrameType::kSetGet) continue;
+    const auto frame_type = static_cast<FrameType>(type);
+    const bool is_match = frame_type == FrameType::kMatch || frame_type == FrameType::kSetMatch;
+    if (!is_match && frame_type != FrameType::kGet && frame_type != FrameType::kSetGet) continue;
     auto& counts = is_match ? totals.match_seconds : totals.get_seconds;
     counts.resize(seconds.bucket.size());
     std::uint64_t below = 0;  // Prometheus has cumulative buckets
@@ -334,7 +334,7 @@ NodeMetrics::Totals NodeMetrics::totals() const {
   return totals;
 }
 
-const std::vector<double>& NodeMetrics::seconds_bounds() { return kVerbSeconds; }
+const std::vector<double>& NodeMetrics::seconds_bounds() { return kRequestSeconds; }
 
 void NodeMetrics::watch_store(std::function<StoreStats()> stats) { impl_->stats = std::move(stats); }
 

@@ -43,14 +43,14 @@ struct StoreStatName {
 inline constexpr StoreStatName kStoreStatNames[] = {
     {"capacity_bytes", &StoreStats::capacity_bytes, false, "Bytes of the arena"},
     {"allocated_bytes", &StoreStats::allocated_bytes, false,
-     "Bytes of blocks held: stored, staged, or dropped but still moving"},
+     "Bytes of blocks held: stored, incoming, or dropped but still moving"},
     {"slab_bytes", &StoreStats::slab_bytes, false, "Bytes of the arena given to some size class"},
     {"blocks", &StoreStats::block_count, false, "Blocks stored"},
     {"set_blocks", &StoreStats::set_block_count, false, "Of the blocks stored: those that stand alone (sets)"},
     {"set_bytes", &StoreStats::set_bytes, false, "Lengths of those"},
-    {"staged_blocks", &StoreStats::staged_count, false, "Blocks being put, not visible yet"},
+    {"incoming_blocks", &StoreStats::incoming_count, false, "Blocks being put, not visible yet"},
     {"pinned_blocks", &StoreStats::pinned_count, false,
-     "Blocks that cannot be evicted now: leased, being moved, or kept by the request pin"},
+     "Blocks that cannot be evicted now: leased, being moved, or kept by the request retain"},
     {"leases", &StoreStats::lease_count, false, "Live leases"},
     {"leased_bytes", &StoreStats::leased_bytes, false,
      "Bytes of blocks kept by leases, each once: what leased-fraction-max bounds"},
@@ -108,7 +108,7 @@ class NodeMetrics {
   ~NodeMetrics();
 
   /// `took`: from the request's last byte until its answer's last byte is handed over.
-  void observe_verb(FrameType verb, std::chrono::nanoseconds took, bool failed);
+  void observe_request(FrameType type, std::chrono::nanoseconds took, bool failed);
   void observe_lock(std::chrono::nanoseconds waited, std::chrono::nanoseconds held);
   void add_bytes_out(Path path, std::uint64_t bytes);
   void add_bytes_in(Path path, std::uint64_t bytes);
@@ -120,7 +120,7 @@ class NodeMetrics {
   void checksum_failed();
   void deadline_missed();
   void request_refused(Errc why);
-  void request_was_slow(FrameType verb);
+  void request_was_slow(FrameType type);
   void request_denied(Right right);  ///< A request or page lacks this right; or the tenant's access (kBlocks).
 
   std::uint64_t session_count() const;
@@ -154,7 +154,7 @@ class NodeMetrics {
   /// The same, for values of tenants; `name` becomes a label. Tenants are bounded; sources share no names.
   void watch_tenants(std::function<std::vector<OfTenant>()> tenants);
   /// Sets the key that wraps the keys of encrypted blocks on disk. Only called with encryption. One thread.
-  void set_spill_key(const std::string& id);
+  void set_operator_key(const std::string& id);
   std::string text() const;  ///< Prometheus text format 0.0.4.
 
  private:

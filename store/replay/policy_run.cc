@@ -48,18 +48,18 @@ std::uint64_t put(Store& store, SpaceId space, const std::vector<BlockHash>& has
   auto plan = store.offer(space, hashes, {.session = kSession, .hint = hint}, now);
   KV_ASSERT(plan);
   if (plan->put == PutId{}) return 0;
-  std::uint64_t staged = plan->staged.size();
+  std::uint64_t incoming = plan->incoming.size();
   for (bool again = plan->again; again;) {
     const auto more = store.offer_more(plan->put, now);
     KV_ASSERT(more);
-    staged += more->staged.size();
+    incoming += more->incoming.size();
     again = more->again;
   }
   constexpr std::array<std::uint64_t, 1> no_sum{};
-  for (std::uint64_t i = 0; i < staged; ++i)
+  for (std::uint64_t i = 0; i < incoming; ++i)
     KV_ASSERT(store.commit(plan->put, no_sum, now) == PutDesk::CommitStatus::kStored);
   store.end_put(plan->put);
-  return staged;
+  return incoming;
 }
 
 }  // namespace

@@ -163,8 +163,8 @@ void AttackTest::TearDown() {
   expect_clean_exit();
 }
 
-/// Sessions, lent memory, staged blocks, leases and descriptors are gone, and once every namespace was dropped nothing
-/// is allocated: so nothing is pinned.
+/// Sessions, lent memory, incoming blocks, leases and descriptors are gone, and once every namespace was dropped
+/// nothing is allocated: so nothing is pinned.
 void AttackTest::expect_nothing_left() {
   const auto becomes = [&](const std::string& metric, double value) {
     EXPECT_TRUE(e2e::eventually([&] { return node->metric(metric) == value; }))
@@ -172,7 +172,7 @@ void AttackTest::expect_nothing_left() {
   };
   becomes("kvstore_sessions", 0);
   becomes("kvstore_region_bytes", 0);
-  becomes("kvstore_staged_blocks", 0);
+  becomes("kvstore_incoming_blocks", 0);
   becomes("kvstore_leases", 0);
   EXPECT_TRUE(e2e::eventually([&] { return use_of(node->pid()).descriptor_count <= base_.descriptor_count; }))
       << use_of(node->pid()).descriptor_count << " descriptors are open, " << base_.descriptor_count << " were";

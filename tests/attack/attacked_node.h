@@ -2,10 +2,10 @@
 //
 // Files of this folder, in reading order:
 //   attacked_node.h          this: the node, bystanders, the end that every attack must come to
-//   attacker.h               a hostile session that knows the verbs
+//   attacker.h               a hostile session that knows the requests
 //   *_flood_test.cc ...      attacks on the node, one kind a file
 //   cross_tenant_test.cc     a tenant against another one
-//   forged_message.h         any verb with any table: right, empty, cut, garbage, another's, with huge counts
+//   forged_message.h         any request with any table: right, empty, cut, garbage, another's, with huge counts
 //   every_message_test.cc    each of them in each state of a session, inside this process
 //   hostile_cluster_test.cc  lists of members, files of certificates and passwords that are not what they should be
 //   hostile_node.h           a node that lies, over real sockets

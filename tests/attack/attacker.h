@@ -1,4 +1,5 @@
-// tests/attack/attacker.h: a hostile session that knows the verbs: frames as bytes, whole requests, and what came back.
+// tests/attack/attacker.h: a hostile session that knows the requests: frames as bytes, whole requests, and what came
+// back.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Every message in every state of a session: each verb, and numbers that are none, right and wrong in each way of
+// Every message in every state of a session: each request, and numbers that are none, right and wrong in each way of
 // forged_message.h. Whatever it is, each request gets one last answer, or the session ends with an error; the Store
 // stays in order, and nothing is held for a session that has ended.
 #include <spdlog/spdlog.h>
@@ -141,10 +141,11 @@ class EveryMessageTest : public NodeTest, public testing::WithParamInterface<Sta
       EXPECT_TRUE(client.ended()) << "neither an answer nor an end";
       EXPECT_TRUE(is_last_an_error) << "the session ended without a word";
     } else {
-      const auto verb = static_cast<FrameType>(type);
-      const bool wants_answer = !is_taken_as_payload && verb != FrameType::kCancel && verb != FrameType::kPutData;
+      const auto frame_type = static_cast<FrameType>(type);
+      const bool wants_answer =
+          !is_taken_as_payload && frame_type != FrameType::kCancel && frame_type != FrameType::kPutData;
       const std::size_t due = reached.owed[id] + (wants_answer ? 1 : 0);
-      const bool may_be_refused = !is_taken_as_payload && verb == FrameType::kCancel;
+      const bool may_be_refused = !is_taken_as_payload && frame_type == FrameType::kCancel;
       for (int i = 0; i < 20 && answered[id] < due; ++i) {
         const auto answer = client.next(10s);
         if (answer && answer->is_last()) ++answered[answer->header.request_id];
@@ -160,7 +161,7 @@ class EveryMessageTest : public NodeTest, public testing::WithParamInterface<Sta
     client.close();
     EXPECT_TRUE(world.run_until([&] { return session_count == 0; }, 100s)) << "the session does not end";
     node->draining = false;
-    EXPECT_EQ(stats().staged_count, 0u);
+    EXPECT_EQ(stats().incoming_count, 0u);
     EXPECT_EQ(stats().lease_count, 0u);
   }
 

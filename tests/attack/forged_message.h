@@ -1,4 +1,4 @@
-// tests/attack/forged_message.h: any verb with any table, behind a right header unless the header is what is wrong.
+// tests/attack/forged_message.h: any request with any table, behind a right header unless the header is what is wrong.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ enum class Forgery {
   kEmptyTable,
   kCutTable,
   kGarbageTable,
-  kTableOfAnotherVerb,
+  kTableOfAnotherRequest,
   kHugeCounts,    ///< Vectors that say they have more than there is.
   kChangedWords,  ///< As mangle().
-  kPayload,       ///< Where most verbs have none, and not what is due where one has.
+  kPayload,       ///< Where most requests have none, and not what is due where one has.
   kResponseFlag,
   kMoreFlag,
   kErrorFlag,
@@ -34,7 +34,7 @@ enum class Forgery {
 };
 inline constexpr int kForgeryCount = static_cast<int>(Forgery::kHugePayloadBytes) + 1;
 
-/// Every verb and some numbers that are none.
+/// Every type of request, and some numbers that are none.
 inline std::vector<std::uint8_t> all_types() {
   std::vector<std::uint8_t> types;
   for (int type = 0; type <= kFrameTypeMax + 1; ++type) types.push_back(static_cast<std::uint8_t>(type));
@@ -52,58 +52,58 @@ struct Scene {
   std::uint64_t lease = 0, id_in_flight = 0;
 };
 
-/// As a client that keeps the rules sends it. For hello and for what is no verb: a hello's.
+/// As a client that keeps the rules sends it. For hello and for what is no request: a hello's.
 inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id) {
-  const auto verb = static_cast<FrameType>(type);
+  const auto frame_type = static_cast<FrameType>(type);
   const Offsets offsets(scene.chain.size());
-  switch (verb) {
-    case FrameType::kOpen: return frame_bytes(verb, id, open_request(scene.record));
+  switch (frame_type) {
+    case FrameType::kOpen: return frame_bytes(frame_type, id, open_request(scene.record));
     case FrameType::kMatch:
       if (id % 2 == 0) {  // the same of a client that knows of hot roots
-        return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
+        return frame_bytes(frame_type, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
           return wire::CreateMatchRequestDirect(b, scene.space.number, &all, nullptr, true, false, scene.space.check,
                                                 nullptr, 8, static_cast<std::uint32_t>(all.size()), 1);
         });
       }
-      return frame_bytes(verb, id, match_request(scene.space, scene.chain, true, {1, 2, 3}));
+      return frame_bytes(frame_type, id, match_request(scene.space, scene.chain, true, {1, 2, 3}));
     case FrameType::kClusterMap:
-      return frame_bytes(verb, id, [](FlatBufferBuilder& b) { return wire::CreateClusterMapRequest(b); });
+      return frame_bytes(frame_type, id, [](FlatBufferBuilder& b) { return wire::CreateClusterMapRequest(b); });
     case FrameType::kContext:
-      return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
+      return frame_bytes(frame_type, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
         return wire::CreateContextRequestDirect(b, static_cast<std::uint8_t>(1 + id % 4), "x", scene.space.number,
                                                 scene.space.check, &all, nullptr, nullptr, 1'000'000);
       });
     case FrameType::kHotRoots:
-      return frame_bytes(verb, id, [&](FlatBufferBuilder& b) {
+      return frame_bytes(frame_type, id, [&](FlatBufferBuilder& b) {
         return wire::CreateHotRootsRequest(b, scene.space.number, scene.space.check);
       });
     case FrameType::kGet:
-      return frame_bytes(verb, id, get_request(scene.space, scene.chain, scene.region, offsets, scene.lease));
+      return frame_bytes(frame_type, id, get_request(scene.space, scene.chain, scene.region, offsets, scene.lease));
     case FrameType::kPut:
-      return frame_bytes(verb, id, put_request(scene.space, scene.chain, scene.region, offsets, 1000));
-    case FrameType::kPutData: return frame_bytes(verb, id, put_data(1, {1, 2, 3}));
-    case FrameType::kCancel: return frame_bytes(verb, id, cancel_request(scene.id_in_flight));
-    case FrameType::kRelease: return frame_bytes(verb, id, release_request(scene.lease));
+      return frame_bytes(frame_type, id, put_request(scene.space, scene.chain, scene.region, offsets, 1000));
+    case FrameType::kPutData: return frame_bytes(frame_type, id, put_data(1, {1, 2, 3}));
+    case FrameType::kCancel: return frame_bytes(frame_type, id, cancel_request(scene.id_in_flight));
+    case FrameType::kRelease: return frame_bytes(frame_type, id, release_request(scene.lease));
     case FrameType::kTouch:
     case FrameType::kRetain:
     case FrameType::kUnretain:
-    case FrameType::kDrop: return frame_bytes(verb, id, prefix_request(scene.space, scene.chain));
-    case FrameType::kRegionAdd: return frame_bytes(verb, id, region_add(4096));
-    case FrameType::kRegionRemove: return frame_bytes(verb, id, region_remove(scene.region));
+    case FrameType::kDrop: return frame_bytes(frame_type, id, prefix_request(scene.space, scene.chain));
+    case FrameType::kRegionAdd: return frame_bytes(frame_type, id, region_add(4096));
+    case FrameType::kRegionRemove: return frame_bytes(frame_type, id, region_remove(scene.region));
     case FrameType::kAdmin:
-      if (id % 2 == 0) return frame_bytes(verb, id, stats_request());
-      return frame_bytes(verb, id, [&](FlatBufferBuilder& b) {
+      if (id % 2 == 0) return frame_bytes(frame_type, id, stats_request());
+      return frame_bytes(frame_type, id, [&](FlatBufferBuilder& b) {
         if (id % 4 == 1) return wire::CreateAdminRequestDirect(b, "/drain", "node=node&drain=true");
         return wire::CreateAdminRequestDirect(b, "/erase", "tenant=x");
       });
-    case FrameType::kPing: return frame_bytes(verb, id, ping_request());
+    case FrameType::kPing: return frame_bytes(frame_type, id, ping_request());
     case FrameType::kSetMatch:
-      return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
+      return frame_bytes(frame_type, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
         const std::vector<std::uint32_t> groups = {static_cast<std::uint32_t>(scene.chain.size())};
         return wire::CreateSetMatchRequestDirect(b, scene.set.number, &all, true, true, scene.set.check, &groups);
       });
     case FrameType::kSetGet:
-      return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
+      return frame_bytes(frame_type, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
         const std::vector<std::uint32_t> rooms(scene.chain.size(), 100),
             groups = {static_cast<std::uint32_t>(scene.chain.size())};
         return wire::CreateSetGetRequestDirect(b, scene.set.number, &all, scene.lease, scene.region,
@@ -111,7 +111,7 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
                                                &groups);
       });
     case FrameType::kSetPut:
-      return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
+      return frame_bytes(frame_type, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
         const std::vector<std::uint32_t> lengths(scene.chain.size(), 100),
             groups = {static_cast<std::uint32_t>(scene.chain.size())};
         return wire::CreateSetPutRequestDirect(b, scene.set.number, &all, &lengths, scene.region,
@@ -119,14 +119,14 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
                                                &groups);
       });
     case FrameType::kVerbsConnect:
-      return frame_bytes(verb, id, [](FlatBufferBuilder& b) {
+      return frame_bytes(frame_type, id, [](FlatBufferBuilder& b) {
         const std::vector<std::uint8_t> gid(16, 1);
         const std::vector<flatbuffers::Offset<wire::LaneOffer>> offers = {
             wire::CreateLaneOffer(b, 0, wire::CreateQueuePairEndDirect(b, 5, 6, 0, &gid, 1024, 1))};
         return wire::CreateVerbsConnectRequestDirect(b, &offers);
       });
     default:
-      return frame_bytes(verb, id, [](FlatBufferBuilder& b) {
+      return frame_bytes(frame_type, id, [](FlatBufferBuilder& b) {
         return wire::CreateHelloRequestDirect(b, kWireVersion, kWireVersion, "forger");
       });
   }
@@ -147,7 +147,7 @@ inline Bytes forge(std::uint8_t type, Forgery forgery, const Scene& scene, std::
       table.resize(random() % 300);
       for (auto& byte : table) byte = static_cast<std::byte>(random());
       break;
-    case Forgery::kTableOfAnotherVerb: {
+    case Forgery::kTableOfAnotherRequest: {
       const Bytes other = right_frame(static_cast<std::uint8_t>(1 + random() % kFrameTypeMax), scene, id);
       table.assign(other.begin() + kFrameHeaderBytes, other.end());
       break;

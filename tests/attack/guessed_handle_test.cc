@@ -115,23 +115,23 @@ TEST_F(GuessedHandleTest, ARequestIdInUseIsRefusedAndTheFirstGoesOn) {
   }
 }
 
-TEST_F(GuessedHandleTest, AnIdUsedByEveryVerbAtOnceGetsAnAnswerForEach) {
+TEST_F(GuessedHandleTest, AnIdUsedByEveryRequestAtOnceGetsAnAnswerForEach) {
   const OpenedSpace handle = thief->open(record);
   constexpr std::uint64_t kId = 5;
-  const FrameType verbs[] = {FrameType::kMatch, FrameType::kTouch, FrameType::kPing, FrameType::kAdmin,
+  const FrameType types[] = {FrameType::kMatch, FrameType::kTouch, FrameType::kPing, FrameType::kAdmin,
                              FrameType::kGet};
-  for (const FrameType verb : verbs) {
-    switch (verb) {
-      case FrameType::kMatch: thief->send(verb, kId, match_request(handle, chain)); break;
-      case FrameType::kTouch: thief->send(verb, kId, prefix_request(handle, chain)); break;
-      case FrameType::kAdmin: thief->send(verb, kId, stats_request()); break;
-      case FrameType::kGet: thief->send(verb, kId, get_request(handle, chain)); break;
-      default: thief->send(verb, kId, ping_request()); break;
+  for (const FrameType type : types) {
+    switch (type) {
+      case FrameType::kMatch: thief->send(type, kId, match_request(handle, chain)); break;
+      case FrameType::kTouch: thief->send(type, kId, prefix_request(handle, chain)); break;
+      case FrameType::kAdmin: thief->send(type, kId, stats_request()); break;
+      case FrameType::kGet: thief->send(type, kId, get_request(handle, chain)); break;
+      default: thief->send(type, kId, ping_request()); break;
     }
   }
-  for (const FrameType verb : verbs) {
+  for (const FrameType type : types) {
     const auto answer = thief->last_answer(kId);
-    EXPECT_EQ(answer.header.type, verb);
+    EXPECT_EQ(answer.header.type, type);
     EXPECT_FALSE(answer.is_error());
   }
 }

@@ -42,7 +42,7 @@ class HostileClusterTest : public testing::Test {
   void start(std::size_t number, const std::vector<std::string>& more = {}) {
     std::vector<std::string> options = etcd->node_options();
     for (const char* each : {"--etcd-lease-seconds=2", "--capacity=64MiB", "--threads=1", "--cluster-extent-blocks=16",
-                             "--pool-seconds=1", "--hand-over-seconds=5"})
+                             "--exchange-seconds=1", "--hand-over-seconds=5"})
       options.emplace_back(each);
     options.push_back("--node-id=n" + std::to_string(number));
     options.insert(options.end(), more.begin(), more.end());

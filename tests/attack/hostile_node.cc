@@ -135,7 +135,7 @@ void HostileNode::accept_all() {
 void HostileNode::serve(Connection& connection) {
   if (script_.cut_after_bytes == 0) return;
   for (Frame frame; read_frame(connection, frame);) {
-    Misdeed misdeed = frame.header.type == script_.verb ? script_.misdeed : Misdeed::kNone;
+    Misdeed misdeed = frame.header.type == script_.type ? script_.misdeed : Misdeed::kNone;
     if (script_.is_random) {
       const bool is_honest = connection.random() % 3 != 0;
       misdeed = is_honest ? Misdeed::kNone : static_cast<Misdeed>(connection.random() % kMisdeedCount);
@@ -374,7 +374,7 @@ bool HostileNode::answer(Connection& connection, const Frame& frame, Misdeed mis
       first.table.resize(random() % 200);
       for (auto& byte : first.table) byte = static_cast<std::byte>(random());
       break;
-    case Misdeed::kTableOfAnotherVerb:
+    case Misdeed::kTableOfAnotherRequest:
       first.table = table_of([](FlatBufferBuilder& b) { return wire::CreateErrorDirect(b, 3, "an error"); });
       break;
     case Misdeed::kChangedWords: {

@@ -1,6 +1,6 @@
-// tests/attack/hostile_node.h: a node that lies, over real sockets. It answers honestly but for one verb, to which it
-// does what its script says; each connection is a thread that reads and writes as slowly, as little or as wrongly as it
-// likes.
+// tests/attack/hostile_node.h: a node that lies, over real sockets. It answers honestly but for one request, to which
+// it does what its script says; each connection is a thread that reads and writes as slowly, as little or as wrongly as
+// it likes.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ enum class Misdeed {
   kUnasked,       ///< Answers to requests that were never made.
   kEmptyTable,
   kGarbageTable,
-  kTableOfAnotherVerb,
+  kTableOfAnotherRequest,
   kChangedWords,
   kHugeTableBytes,
   kHugePayloadBytes,
@@ -50,7 +50,7 @@ enum class Misdeed {
   kStopsReading,      ///< Answers, and reads nothing for a while.
   kErrorWhileUnread,  ///< Answers, reads nothing, then says that there is no such namespace, then reads on.
   kCloseWhileUnread,
-  // -- of what the verb means; for others as kNone
+  // -- of what the request means; for others as kNone
   kWrongSums,    ///< GetPart: checksums of other bytes.
   kOthersBytes,  ///< GetPart: the bytes of another block, with its checksums.
   kBeyond,       ///< More blocks than were asked for, in any count there is.
@@ -62,7 +62,7 @@ enum class Misdeed {
 inline constexpr int kMisdeedCount = static_cast<int>(Misdeed::kLast) + 1;
 
 struct Script {
-  FrameType verb = FrameType::kPing;
+  FrameType type = FrameType::kPing;
   Misdeed misdeed = Misdeed::kNone;
   bool is_random = false;                  ///< Instead: one frame in three, any misdeed.
   std::size_t cut_after_bytes = SIZE_MAX;  ///< Then every connection closes.

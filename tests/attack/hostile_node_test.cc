@@ -158,16 +158,16 @@ class HostileNodeTest : public testing::Test {
     for (auto& each : threads) each.join();
     std::printf("%zu scenes\n", scenes_.size());
   }
-  void add_misdeeds(bool is_tcp, Memory memory, std::initializer_list<FrameType> verbs) {
-    for (const FrameType verb : verbs) {
+  void add_misdeeds(bool is_tcp, Memory memory, std::initializer_list<FrameType> types) {
+    for (const FrameType type : types) {
       for (int misdeed = 0; misdeed < kMisdeedCount; ++misdeed) {
-        const Script script{.verb = verb, .misdeed = static_cast<Misdeed>(misdeed)};
+        const Script script{.type = type, .misdeed = static_cast<Misdeed>(misdeed)};
         // Of those, more than the sockets take while nobody reads.
         const bool is_unread = script.misdeed >= Misdeed::kStopsReading && script.misdeed <= Misdeed::kCloseWhileUnread;
         const std::size_t block_bytes =
-            is_unread && (verb == FrameType::kPut || verb == FrameType::kPutData) ? 1'500'000 : 70'000;
+            is_unread && (type == FrameType::kPut || type == FrameType::kPutData) ? 1'500'000 : 70'000;
         add(std::string(is_tcp ? "tcp, " : "unix, ") + (memory == Memory::kOwn ? "own" : "allocated") + " memory, " +
-                frame_type_name(verb) + ", misdeed " + std::to_string(misdeed),
+                frame_type_name(type) + ", misdeed " + std::to_string(misdeed),
             [=] { return Scene(is_tcp, memory, block_bytes, script).play(1); });
       }
     }
@@ -244,7 +244,7 @@ std::string play_in_c(Script script) {
   };
   kvs_completion done{};
   const auto run = [&](const kvs_request& request) { return kvs_run(client, &request, &done, sizeof done); };
-  kvs_request request = KVS_REQUEST_INIT(KVS_VERB_OPEN);
+  kvs_request request = KVS_REQUEST_INIT(KVS_OP_OPEN);
   request.record = record.text().c_str();
   request.deadline_us = deadline_us;
   if (timed("open", [&] { return run(request); }) == KVS_OK) {
@@ -254,7 +254,7 @@ std::string play_in_c(Script script) {
     std::vector<void*> to;
     for (const auto& each : memory->to) to.push_back(each.data());
     request.record = nullptr;
-    request.verb = KVS_VERB_GET;
+    request.op = KVS_OP_GET;
     request.space = done.space;
     request.hashes = hashes.data();
     request.count = kCount;
@@ -262,11 +262,11 @@ std::string play_in_c(Script script) {
     timed("get", [&] { return run(request); });
     if (memory->right(chain) < done.block_count) failures += "get called wrong bytes good\n";
     memory->fill(chain);
-    request.verb = KVS_VERB_PUT;
+    request.op = KVS_OP_PUT;
     timed("put", [&] { return run(request); });
     memory.reset();
     std::vector<char> json(4096);
-    kvs_request stats = KVS_REQUEST_INIT(KVS_VERB_STATS);
+    kvs_request stats = KVS_REQUEST_INIT(KVS_OP_STATS);
     stats.deadline_us = deadline_us;
     stats.json = json.data();
     stats.json_capacity = json.size();
@@ -280,11 +280,11 @@ std::string play_in_c(Script script) {
 }
 
 TEST_F(HostileNodeTest, EveryMisdeedThroughTheCAbiHurtsNobody) {
-  for (const FrameType verb : {FrameType::kHello, FrameType::kOpen, FrameType::kGet, FrameType::kPut,
+  for (const FrameType type : {FrameType::kHello, FrameType::kOpen, FrameType::kGet, FrameType::kPut,
                                FrameType::kPutData, FrameType::kAdmin}) {
     for (int misdeed = 0; misdeed < kMisdeedCount; ++misdeed) {
-      const Script script{.verb = verb, .misdeed = static_cast<Misdeed>(misdeed)};
-      add(std::string("C, ") + frame_type_name(verb) + ", misdeed " + std::to_string(misdeed),
+      const Script script{.type = type, .misdeed = static_cast<Misdeed>(misdeed)};
+      add(std::string("C, ") + frame_type_name(type) + ", misdeed " + std::to_string(misdeed),
           [=] { return play_in_c(script); });
     }
   }

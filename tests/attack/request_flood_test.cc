@@ -128,7 +128,7 @@ TEST_F(RequestFloodTest, PutsThatAreOfferedAndNeverSentEndAndGiveTheirMemoryBack
   for (std::uint64_t id = 1000; id < 1190; ++id)
     attacker.send(FrameType::kPut, id, put_request(space, e2e::make_chain(id, 8)));
   expect_bystanders_served();
-  EXPECT_TRUE(e2e::eventually([&] { return node->metric("kvstore_staged_blocks") == 0; }));
+  EXPECT_TRUE(e2e::eventually([&] { return node->metric("kvstore_incoming_blocks") == 0; }));
   attacker.ping();
 }
 

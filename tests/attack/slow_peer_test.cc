@@ -107,7 +107,7 @@ TEST_F(SlowPeerTest, PutsThatDripHoldNoMemoryThatOthersNeed) {
     }
   });
   expect_bystanders_served();
-  EXPECT_TRUE(e2e::eventually([&] { return node->metric("kvstore_staged_blocks") < 50; })) << "the drips hold memory";
+  EXPECT_TRUE(e2e::eventually([&] { return node->metric("kvstore_incoming_blocks") < 50; })) << "the drips hold memory";
   is_over = true;
   dripping.join();
 }

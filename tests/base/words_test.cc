@@ -48,15 +48,15 @@ TEST(QuantityTest, DurationsHaveUnitsAndABareNumberIsTheOptionsOwn) {
 }
 
 TEST(SpellingTest, AWordWithASlipIsRecognizedAndAStrangeOneIsNot) {
-  const std::array<std::string, 4> words = {"capacity", "capacity-max", "spill-path", "log-level"};
+  const std::array<std::string, 4> words = {"capacity", "capacity-max", "disk-path", "log-level"};
   EXPECT_EQ(nearest_word("capcity", words), "capacity");
   EXPECT_EQ(nearest_word("capactiy", words), "capacity");
-  EXPECT_EQ(nearest_word("spill_path", words), "spill-path");
+  EXPECT_EQ(nearest_word("disk_path", words), "disk-path");
   EXPECT_EQ(nearest_word("LOG-LEVL", words), "log-level");
   EXPECT_EQ(nearest_word("colour", words), "");
   EXPECT_EQ(nearest_word("", words), "");
   EXPECT_EQ(nearest_word("x", {}), "");
-  EXPECT_EQ(did_you_mean("spil-path", words), "; did you mean 'spill-path'?");
+  EXPECT_EQ(did_you_mean("spil-path", words), "; did you mean 'disk-path'?");
 }
 
 TEST(VariablesTest, NodesAndClientsHaveVariablesOfTheirOwn) {

@@ -31,7 +31,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "store/node/disk/files/spill_keys.h"
+#include "store/node/disk/files/operator_keys.h"
 #include "store/node/disk/rocks/rocks_disk.h"
 
 namespace kv {
@@ -182,8 +182,8 @@ void run_round(const fs::path& directory, const Source& source, std::size_t bloc
   KV_ASSERT(::posix_fallocate(file, 0, static_cast<off_t>(bytes)) == 0);
   const Speed device_write = measure(bytes, [&] { write_device(file, source, blocks); });
 
-  fs::remove_all(directory / "spill");
-  RocksDiskConfig config{.path = directory / "spill", .direct_io = DirectIo::kOn};
+  fs::remove_all(directory / "disk");
+  RocksDiskConfig config{.path = directory / "disk", .direct_io = DirectIo::kOn};
   config.memtable_bytes = number_from("KV_MEMTABLE_MIB", config.memtable_bytes >> 20) << 20;
   config.memtable_count = static_cast<int>(number_from("KV_MEMTABLES", config.memtable_count));
   DiskOpening opening;
@@ -230,7 +230,7 @@ void run_round(const fs::path& directory, const Source& source, std::size_t bloc
               static_cast<double>(stats.device_written_bytes) / static_cast<double>(stats.written_bytes),
               static_cast<double>(stats.file_bytes) / (1 << 20), static_cast<double>(bytes) / (1 << 20));
   opened->reset();
-  fs::remove_all(directory / "spill");
+  fs::remove_all(directory / "disk");
 }
 
 struct TierSpeeds {
@@ -238,11 +238,11 @@ struct TierSpeeds {
   std::vector<Speed> reads;  ///< As kThreadCounts.
 };
 
-TierSpeeds measure_tier(const fs::path& directory, const std::shared_ptr<SpillKeys>& keys, const Source& source,
+TierSpeeds measure_tier(const fs::path& directory, const std::shared_ptr<OperatorKeys>& keys, const Source& source,
                         std::size_t blocks) {
   const std::size_t bytes = blocks * kBlockBytes;
-  fs::remove_all(directory / "spill");
-  auto opened = RocksDisk::open({.path = directory / "spill", .keys = keys});
+  fs::remove_all(directory / "disk");
+  auto opened = RocksDisk::open({.path = directory / "disk", .keys = keys});
   if (!opened) std::printf("%s\n", opened.error().text.c_str());
   KV_ASSERT(opened);
   RocksDisk& disk = **opened;
@@ -260,16 +260,16 @@ TierSpeeds measure_tier(const fs::path& directory, const std::shared_ptr<SpillKe
     }));
   }
   opened->reset();
-  fs::remove_all(directory / "spill");
+  fs::remove_all(directory / "disk");
   return speeds;
 }
 
 /// In turn, so that both see the same device. What the table calls the device is the tier in plain text.
 void run_encrypted_round(const fs::path& directory, const Source& source, std::size_t blocks, Rows& rows) {
-  const fs::path file = directory / "spill.key";
+  const fs::path file = directory / "disk.key";
   std::ofstream(file) << std::string(64, '7') << "\n";
   fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
-  const auto keys = SpillKeys::open({.file = file.string(), .command = ""});
+  const auto keys = OperatorKeys::open({.file = file.string(), .command = ""});
   KV_ASSERT(keys);
   const TierSpeeds plain = measure_tier(directory, nullptr, source, blocks);
   const TierSpeeds sealed = measure_tier(directory, *keys, source, blocks);

@@ -121,8 +121,8 @@ static void check(int status) {
   if (status != KVS_OK) die(kvs_last_error());
 }
 
-static kvs_request request_of(uint32_t verb, const kvs_hash* first, size_t count, void* const* blocks) {
-  kvs_request request = KVS_REQUEST_INIT(verb);
+static kvs_request request_of(uint32_t op, const kvs_hash* first, size_t count, void* const* blocks) {
+  kvs_request request = KVS_REQUEST_INIT(op);
   request.space = space;
   request.hashes = first;
   request.count = count;
@@ -130,8 +130,8 @@ static kvs_request request_of(uint32_t verb, const kvs_hash* first, size_t count
   request.deadline_us = 1000000;
   return request;
 }
-static kvs_completion call(uint32_t verb, const kvs_hash* first, size_t count, void* const* blocks) {
-  const kvs_request request = request_of(verb, first, count, blocks);
+static kvs_completion call(uint32_t op, const kvs_hash* first, size_t count, void* const* blocks) {
+  const kvs_request request = request_of(op, first, count, blocks);
   kvs_completion done;
   check(kvs_run(client, &request, &done, sizeof done));
   return done;
@@ -145,7 +145,7 @@ static void open_kvstore(const char* endpoint, int is_match) {
   check(kvs_client_open(&options, &client));
   char record[128];
   snprintf(record, sizeof record, "block_bytes=%zu\nblock_size=16\nmodel=one_call\n", value_bytes);
-  kvs_request open = KVS_REQUEST_INIT(KVS_VERB_OPEN);
+  kvs_request open = KVS_REQUEST_INIT(KVS_OP_OPEN);
   kvs_completion opened;
   open.record = record;
   open.deadline_us = 1000000;
@@ -159,21 +159,21 @@ static void open_kvstore(const char* endpoint, int is_match) {
   }
   for (size_t i = 0; i < kValues && !is_match; ++i) {
     memset(place, (int)i, value_bytes);
-    if (call(KVS_VERB_PUT, &hashes[i], 1, blocks).refused > 0) die("the node refuses blocks");
+    if (call(KVS_OP_PUT, &hashes[i], 1, blocks).refused > 0) die("the node refuses blocks");
   }
-  if (is_match && call(KVS_VERB_PUT, hashes, kMatched, blocks).refused > 0) die("the node refuses blocks");
+  if (is_match && call(KVS_OP_PUT, hashes, kMatched, blocks).refused > 0) die("the node refuses blocks");
 }
 
 static void get_from_kvstore(void) {
   const size_t key = next_random() % kValues;
-  if (call(KVS_VERB_GET, &hashes[key], 1, &target).block_count != 1 || place[0] != (char)key) die("not the block");
+  if (call(KVS_OP_GET, &hashes[key], 1, &target).block_count != 1 || place[0] != (char)key) die("not the block");
 }
 static void match_in_kvstore(void) {
-  if (call(KVS_VERB_MATCH, hashes, kMatched, NULL).block_count != kMatched) die("not the chain");
+  if (call(KVS_OP_MATCH, hashes, kMatched, NULL).block_count != kMatched) die("not the chain");
 }
 
 static void await_match(void) {
-  const kvs_request request = request_of(KVS_VERB_MATCH, hashes, kMatched, NULL);
+  const kvs_request request = request_of(KVS_OP_MATCH, hashes, kMatched, NULL);
   struct pollfd readable = {.fd = kvs_queue_fd(queue), .events = POLLIN};
   kvs_completion done;
   size_t count = 0;

@@ -206,9 +206,9 @@ class Cache {
     std::size_t stored = 0;
     for (;;) {
       start = raw_ns();
-      for (std::size_t i = 0; i < plan.staged.size(); ++i, ++stored) store_->commit(id, sums, now_);
+      for (std::size_t i = 0; i < plan.incoming.size(); ++i, ++stored) store_->commit(id, sums, now_);
       all += raw_ns() - start - clock_ns();
-      commit_count += plan.staged.size();
+      commit_count += plan.incoming.size();
       if (!plan.again) break;
       start = raw_ns();
       plan = store_->offer_more(id, now_).value();

@@ -33,7 +33,7 @@ start() {
   done
 }
 start memory
-start disk --spill-path "$spill" --spill-capacity 8GiB
+start disk --disk-path "$spill" --disk-capacity 8GiB
 
 # number KEY FILE: the number under that key of a JSON document
 number() { awk -v key="\"$1\":" '$1 == key { printf "%.0f\n", $2; exit }' "$2"; }

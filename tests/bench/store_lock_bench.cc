@@ -108,7 +108,7 @@ class Full {
     const PutId id = plan.put;
     std::size_t stored = 0;
     for (;;) {
-      for (std::size_t i = 0; i < plan.staged.size(); ++i, ++stored)
+      for (std::size_t i = 0; i < plan.incoming.size(); ++i, ++stored)
         timed([&](Store& store) { return store.commit(id, sums, now()); });
       if (!plan.again) break;
       plan = timed([&](Store& store) { return store.offer_more(id, now()); }).value();

@@ -66,7 +66,7 @@ void BM_PutWhenFull(benchmark::State& state) {
     auto plan = store->offer(spaces[next++ % spaces.size()], hashes, {.session = SessionId{1}}, now).value();
     const PutId id = plan.put;
     for (;;) {
-      for (std::size_t i = 0; i < plan.staged.size(); ++i) store->commit(id, sums, now);
+      for (std::size_t i = 0; i < plan.incoming.size(); ++i) store->commit(id, sums, now);
       if (!plan.again) break;
       plan = store->offer_more(id, now).value();
     }

@@ -13,16 +13,16 @@ namespace {
 std::string check_tenants(const Shelf& shelf, const SpaceDesk& spaces, const Shelf::Tally& tally) {
   const BlockPool& pool = shelf.pool;
   const TenantTable* const tenants = shelf.tenants.get();
-  if (tenants == nullptr) return pool.staged_for().empty() ? "" : "store: a staged slot has a tenant";
-  if (pool.staged_for().size() != pool.staged_count()) return "store: a staged slot has no tenant";
+  if (tenants == nullptr) return pool.incoming_for().empty() ? "" : "store: a put's slot has a tenant";
+  if (pool.incoming_for().size() != pool.incoming_count()) return "store: a put's slot has no tenant";
   const PrefixIndex& index = pool.index();
   std::map<TenantId, TenantUsage> usages;
-  for (const auto& [slot, tenant] : pool.staged_for())
+  for (const auto& [slot, tenant] : pool.incoming_for())
     usages[tenant].memory_bytes += tenants->charge(pool.arena().block_bytes(slot));
   const auto count = [&](BlockId block) {
     TenantUsage& usage = usages[tenants->of(index.tree(block))];
     usage.memory_bytes += tenants->charge(pool.block_bytes(block));
-    if (pool.is_retained(block)) usage.pinned_bytes += pool.block_bytes(block);
+    if (pool.is_retained(block)) usage.retained_bytes += pool.block_bytes(block);
   };
   spaces.for_each([&](const SpaceTable::Space& space) {
     if (tenants->of(space.tree) != space.owner) usages[space.owner].evicted_blocks = 1;  // reported below
@@ -41,7 +41,7 @@ std::string check_tenants(const Shelf& shelf, const SpaceDesk& spaces, const She
     const TenantUsage& usage = tenants->usage(tenant);
     if (due.evicted_blocks > 0) return "store: a namespace's tree is another tenant's";
     if (usage.memory_bytes != due.memory_bytes || usage.disk_bytes != due.disk_bytes ||
-        usage.pinned_bytes != due.pinned_bytes || usage.lease_count != due.lease_count ||
+        usage.retained_bytes != due.retained_bytes || usage.lease_count != due.lease_count ||
         usage.namespace_count != due.namespace_count)
       return "store: what a tenant holds is miscounted";
   }
@@ -63,9 +63,9 @@ std::string Store::check() {
         disk_.check(tally), contexts_.check(), reads_.check(tally), puts_.check(tally), spaces_.check()})
     if (!broken.empty()) return broken;
   if (std::string of_tenants = check_tenants(shelf_, spaces_, tally); !of_tenants.empty()) return of_tenants;
-  if (tally.staged.size() != pool.staged_count()) return "store: staged_count is wrong";
+  if (tally.incoming.size() != pool.incoming_count()) return "store: incoming_count is wrong";
 
-  std::size_t bytes = tally.staged_bytes, pinned_count = 0, pin_count = 0, retained_bytes = 0;
+  std::size_t bytes = tally.incoming_bytes, pinned_count = 0, pin_count = 0, retained_bytes = 0;
   std::string broken;
   const auto check_block = [&](BlockId block, std::size_t block_bytes) {
     const SlotId slot = index.slot(block);
@@ -201,13 +201,13 @@ std::string PutDesk::check(Shelf::Tally& tally) const {
   std::unordered_map<const Space*, std::size_t> put_counts;
   std::size_t ids_bytes = 0;
   for (const auto& [id, put] : puts_) ids_bytes += put.ids_bytes();
-  if (ids_bytes != staging_.ids_bytes()) return "store: the token ids of puts are miscounted";
+  if (ids_bytes != slots_.ids_bytes()) return "store: the token ids of puts are miscounted";
   for (const Unwanted& of_put : unwanted_) {
     ++put_counts[of_put.space];
     for (const BlockId block : of_put.pinned) ++tally.pins[block];
     for (const SlotId slot : of_put.slots) {
-      if (!tally.staged.insert(slot).second) return "store: a slot is to be freed twice";
-      tally.staged_bytes += arena.block_bytes(slot);
+      if (!tally.incoming.insert(slot).second) return "store: a slot is to be freed twice";
+      tally.incoming_bytes += arena.block_bytes(slot);
     }
   }
   if (puts_by_session_.size() != puts_.size()) return "store: a put is not listed with its session";
@@ -221,10 +221,10 @@ std::string PutDesk::check(Shelf::Tally& tally) const {
     for (std::size_t i = put.committed_count; i < put.slots.size(); ++i) {
       const SlotId slot = put.slots[i];
       if (!arena.is_allocated(slot) || !arena.is_held(slot) || arena.owner(slot) != kNoBlock)
-        return "store: a staged slot is not the put's own";
-      if (arena.block_bytes(slot) != staging_.slot_bytes(put, i)) return "store: a staged slot is of another size";
-      if (!tally.staged.insert(slot).second) return "store: a slot is staged twice";
-      tally.staged_bytes += arena.block_bytes(slot);
+        return "store: a put's slot is not the put's own";
+      if (arena.block_bytes(slot) != slots_.slot_bytes(put, i)) return "store: a put's slot is of another size";
+      if (!tally.incoming.insert(slot).second) return "store: a slot is taken twice";
+      tally.incoming_bytes += arena.block_bytes(slot);
     }
   }
   std::string broken;
@@ -237,9 +237,9 @@ std::string PutDesk::check(Shelf::Tally& tally) const {
 std::string CapacityDesk::check(Shelf::Tally& tally) const {
   tally.limits_fell = limits_fell_;
   for (const auto& [slot, block] : relocating_) {
-    if (!tally.staged.insert(slot).second) return "store: a block is relocated to a slot that is staged";
+    if (!tally.incoming.insert(slot).second) return "store: a block is relocated to a slot that is taken";
     ++tally.pins[block];
-    tally.staged_bytes += shelf_.pool.arena().block_bytes(slot);
+    tally.incoming_bytes += shelf_.pool.arena().block_bytes(slot);
   }
   return "";
 }

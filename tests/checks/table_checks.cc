@@ -197,16 +197,16 @@ std::string SpaceTable::check(const IsIdle& is_idle) const {
 std::string TenantTable::check() const {
   for (const auto& [name, id] : of_name_) {
     const Tenant& tenant = at(id);
-    for (const auto& [slot_bytes, number] : tenant.groups) {
-      const Group& group = groups_[number];
-      if (group.uses == 0) return "tenants: a group that nobody uses";
-      if (group.is_in_band != spares(tenant, slot_bytes)) return "tenants: a group is in the wrong band";
-      if (memory_.band(number) != (group.is_in_band ? group.size_class : PrefixIndex::kNoBand))
-        return "tenants: the index has a group in another band";
+    for (const auto& [slot_bytes, number] : tenant.cohorts) {
+      const Cohort& cohort = cohorts_[number];
+      if (cohort.uses == 0) return "tenants: a cohort that nobody uses";
+      if (cohort.is_in_band != spares(tenant, slot_bytes)) return "tenants: a cohort is in the wrong band";
+      if (memory_.band(number) != (cohort.is_in_band ? cohort.size_class : PrefixIndex::kNoBand))
+        return "tenants: the index has a cohort in another band";
     }
     if (disk_ == nullptr) continue;
     const bool is_over = tenant.usage.disk_bytes > tenant.limits.disk_bytes;
-    if (disk_->band(disk_group(id)) != (is_over ? 0 : PrefixIndex::kNoBand))
+    if (disk_->band(disk_cohort(id)) != (is_over ? 0 : PrefixIndex::kNoBand))
       return "tenants: a tenant is in the wrong band of the disk";
     if ((std::ranges::find(over_disk_max_, id) != over_disk_max_.end()) != is_over_disk_max(id))
       return "tenants: who is over its maximum on disk is not listed";

@@ -301,7 +301,7 @@ class SilentNodeTest : public BlockingClientTest {
     space = client->open(record, std::chrono::microseconds(0)).value();
   }
   Completion match(const Interrupt* interrupt) {
-    return client->run({.verb = Verb::kMatch, .space = space, .hashes = chain, .deadline = 1h}, interrupt);
+    return client->run({.op = Op::kMatch, .space = space, .hashes = chain, .deadline = 1h}, interrupt);
   }
 
   SilentListener silent;
@@ -384,7 +384,7 @@ TEST_F(BlockingClientTest, ACallFromACallbackIsRefused) {
   const auto client = make_client();
   error_code nested;
   EXPECT_TRUE(client->with(
-      [&](Client&) { nested = client->run({.verb = Verb::kWaitOpen, .deadline = std::chrono::seconds(5)}).error; }));
+      [&](Client&) { nested = client->run({.op = Op::kWaitOpen, .deadline = std::chrono::seconds(5)}).error; }));
   EXPECT_EQ(nested, Errc::kBadRequest);
 }
 

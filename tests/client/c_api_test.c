@@ -24,7 +24,7 @@ static void on_segment(void* context, size_t segment, size_t block_count) {
 
 void contexts(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count); /* context_c_api_test.c */
 
-static void verbs(kvs_client* client, unsigned char* memory) {
+static void operations(kvs_client* client, unsigned char* memory) {
   const char* record = "model=c\nblock_size=16\nblock_bytes=131072\n"; /* any order of lines */
   kvs_completion done;
   CHECK(run(client, open_of(record, 5000000), &done) == KVS_OK && done.block_bytes == BLOCK_BYTES);
@@ -42,7 +42,7 @@ static void verbs(kvs_client* client, unsigned char* memory) {
     memset(memory + i * BLOCK_BYTES, (int)(i + 1), BLOCK_BYTES);
     to[i] = memory + i * BLOCK_BYTES;
   }
-  kvs_request put = KVS_REQUEST_INIT(KVS_VERB_PUT);
+  kvs_request put = KVS_REQUEST_INIT(KVS_OP_PUT);
   kvs_completion stored;
   put.deadline_us = 5000000;
   put.checksum_count = BLOCKS * 2;
@@ -54,7 +54,7 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(run(client, with(&put, space, hashes, BLOCKS, to), &stored) == KVS_OK);
   CHECK(stored.block_count + stored.already_stored == BLOCKS && stored.refused == 0 && stored.why == KVS_OK);
 
-  kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+  kvs_request match = KVS_REQUEST_INIT(KVS_OP_MATCH);
   kvs_completion matched;
   match.deadline_us = 5000000;
   match.flags = KVS_FLAG_LEASE;
@@ -67,7 +67,7 @@ static void verbs(kvs_client* client, unsigned char* memory) {
 
   memset(memory, 0, BLOCKS * BLOCK_BYTES);
   const uint64_t ends[2] = {65536, BLOCK_BYTES};
-  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET);
+  kvs_request get = KVS_REQUEST_INIT(KVS_OP_GET);
   kvs_completion got;
   get.deadline_us = 5000000;
   get.segment_ends = ends;
@@ -95,7 +95,7 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(run(client, with(&get, space, hashes, BLOCKS, to), &got) == KVS_OK && got.block_count == BLOCKS);
   memcpy(wrong, sums, sizeof sums);
   wrong[0] ^= 1;
-  CHECK(run(client, of(KVS_VERB_DROP, space, hashes, 1, 5000000), NULL) == KVS_OK);
+  CHECK(run(client, of(KVS_OP_DROP, space, hashes, 1, 5000000), NULL) == KVS_OK);
   put.checksums = wrong;
   put.checksum_count = BLOCKS * 2;
   CHECK(run(client, with(&put, space, hashes, BLOCKS, to), &stored) == KVS_OK && stored.why == KVS_CORRUPT_BLOCK);
@@ -103,18 +103,17 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(run(client, with(&put, space, hashes, BLOCKS, to), &stored) == KVS_OK && stored.block_count == BLOCKS);
 
   uint64_t blocks = 0;
-  CHECK(count_blocks(client, of(KVS_VERB_TOUCH, space, hashes, BLOCKS, 5000000), &blocks) == KVS_OK &&
-        blocks == BLOCKS);
-  CHECK(count_blocks(client, of(KVS_VERB_PIN, space, hashes, BLOCKS, 5000000), &blocks) == KVS_OK && blocks == BLOCKS);
-  CHECK(run(client, of(KVS_VERB_UNPIN, space, hashes, BLOCKS, 5000000), NULL) == KVS_OK);
+  CHECK(count_blocks(client, of(KVS_OP_TOUCH, space, hashes, BLOCKS, 5000000), &blocks) == KVS_OK && blocks == BLOCKS);
+  CHECK(count_blocks(client, of(KVS_OP_RETAIN, space, hashes, BLOCKS, 5000000), &blocks) == KVS_OK && blocks == BLOCKS);
+  CHECK(run(client, of(KVS_OP_UNRETAIN, space, hashes, BLOCKS, 5000000), NULL) == KVS_OK);
 
   contexts(client, space, hashes, BLOCKS);
-  CHECK(run(client, answered(of(KVS_VERB_STATS, 0, NULL, 0, 5000000), NULL, 0), &done) == KVS_TOO_LARGE);
+  CHECK(run(client, answered(of(KVS_OP_STATS, 0, NULL, 0, 5000000), NULL, 0), &done) == KVS_TOO_LARGE);
   CHECK(done.length > 0);
   const size_t capacity = done.length + 4096;
   char* json = malloc(capacity);
   CHECK(json != NULL);
-  CHECK(run(client, answered(of(KVS_VERB_STATS, 0, NULL, 0, 5000000), json, capacity), &done) == KVS_OK &&
+  CHECK(run(client, answered(of(KVS_OP_STATS, 0, NULL, 0, 5000000), json, capacity), &done) == KVS_OK &&
         strlen(json) == done.length);
   CHECK(kvs_tell_prefill_speed(client, 1000.0) == KVS_OK);
   size_t metrics_length = 0;
@@ -127,20 +126,20 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   free(metrics);
   CHECK(strncmp(json, "{\"nodes\":[{\"name\":", 18) == 0 && strstr(json, "\"capacity_bytes\":") != NULL);
   free(json);
-  CHECK(run(client, of(KVS_VERB_DROP, space, hashes, BLOCKS, 5000000), &done) == KVS_OK);
+  CHECK(run(client, of(KVS_OP_DROP, space, hashes, BLOCKS, 5000000), &done) == KVS_OK);
   CHECK(done.block_count == 1 && done.until_restart == 0);
 
   char why[4096];
-  CHECK(run(client, answered(of(KVS_VERB_WHY, space, hashes, BLOCKS, 5000000), NULL, 0), &done) == KVS_TOO_LARGE &&
+  CHECK(run(client, answered(of(KVS_OP_WHY, space, hashes, BLOCKS, 5000000), NULL, 0), &done) == KVS_TOO_LARGE &&
         done.length > 0);
-  CHECK(run(client, answered(of(KVS_VERB_WHY, space, hashes, BLOCKS, 5000000), why, sizeof why), &done) == KVS_OK &&
+  CHECK(run(client, answered(of(KVS_OP_WHY, space, hashes, BLOCKS, 5000000), why, sizeof why), &done) == KVS_OK &&
         strlen(why) == done.length);
   CHECK(strstr(why, "\"reason\":\"dropped\"") != NULL && strstr(why, "\"whole\":false") != NULL);
-  CHECK(run(client, answered(of(KVS_VERB_WHY, space, NULL, 1, 5000000), why, sizeof why), &done) == KVS_BAD_REQUEST);
-  CHECK(run(client, answered(of(KVS_VERB_WHY, space, hashes, 0, 5000000), why, sizeof why), &done) == KVS_BAD_REQUEST);
+  CHECK(run(client, answered(of(KVS_OP_WHY, space, NULL, 1, 5000000), why, sizeof why), &done) == KVS_BAD_REQUEST);
+  CHECK(run(client, answered(of(KVS_OP_WHY, space, hashes, 0, 5000000), why, sizeof why), &done) == KVS_BAD_REQUEST);
 
   CHECK(kvs_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01") == KVS_OK);
-  kvs_request traced = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+  kvs_request traced = KVS_REQUEST_INIT(KVS_OP_MATCH);
   kvs_completion of_trace;
   traced.deadline_us = 5000000;
   CHECK(run(client, with(&traced, space, hashes, BLOCKS, NULL), &of_trace) == KVS_OK && of_trace.why == KVS_OK);
@@ -179,7 +178,7 @@ static void sets(kvs_client* client, unsigned char* memory) {
   void* at[NAMES];
   make_set(memory, names, at);
 
-  kvs_request put = KVS_REQUEST_INIT(KVS_VERB_PUT_SET);
+  kvs_request put = KVS_REQUEST_INIT(KVS_OP_PUT_SET);
   kvs_completion stored;
   uint8_t outcomes[NAMES];
   put.deadline_us = 5000000;
@@ -199,7 +198,7 @@ static void sets(kvs_client* client, unsigned char* memory) {
   CHECK(run(client, with_set(&put, set, names, NAMES - 1, at, kLengths, NULL), &stored) == KVS_OK);
   CHECK(stored.already_stored == NAMES - 1);
 
-  kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH_SET);
+  kvs_request match = KVS_REQUEST_INIT(KVS_OP_MATCH_SET);
   kvs_completion matched;
   uint8_t held[NAMES];
   uint32_t found[NAMES];
@@ -212,7 +211,7 @@ static void sets(kvs_client* client, unsigned char* memory) {
   CHECK(held[NAMES - 1] == KVS_HELD_NOWHERE && found[NAMES - 1] == 0);
 
   /* Any of them in any order: here the last first, one with too little room, and one that is not there. */
-  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET_SET);
+  kvs_request get = KVS_REQUEST_INIT(KVS_OP_GET_SET);
   kvs_completion got;
   kvs_set_block landed[NAMES];
   get.deadline_us = 5000000;
@@ -238,11 +237,11 @@ static void sets(kvs_client* client, unsigned char* memory) {
   CHECK(run(client, lease_of(matched.lease), NULL) == KVS_OK); /* the get has ended it, and that is no error */
 
   uint64_t blocks = 0;
-  CHECK(count_blocks(client, of(KVS_VERB_TOUCH, set, names, NAMES, 5000000), &blocks) == KVS_OK && blocks == NAMES - 1);
-  CHECK(count_blocks(client, of(KVS_VERB_PIN, set, names, NAMES, 5000000), &blocks) == KVS_OK && blocks == NAMES - 1);
-  CHECK(count_blocks(client, of(KVS_VERB_UNPIN, set, names + 1, NAMES - 1, 5000000), &blocks) == KVS_OK &&
+  CHECK(count_blocks(client, of(KVS_OP_TOUCH, set, names, NAMES, 5000000), &blocks) == KVS_OK && blocks == NAMES - 1);
+  CHECK(count_blocks(client, of(KVS_OP_RETAIN, set, names, NAMES, 5000000), &blocks) == KVS_OK && blocks == NAMES - 1);
+  CHECK(count_blocks(client, of(KVS_OP_UNRETAIN, set, names + 1, NAMES - 1, 5000000), &blocks) == KVS_OK &&
         blocks == NAMES - 2);
-  CHECK(count_blocks(client, of(KVS_VERB_DROP, set, names + 1, 2, 5000000), &blocks) == KVS_OK && blocks == 2);
+  CHECK(count_blocks(client, of(KVS_OP_DROP, set, names + 1, 2, 5000000), &blocks) == KVS_OK && blocks == 2);
   CHECK(run(client, with_held(&match, set, names, NAMES, held, NULL), &matched) == KVS_OK);
   CHECK(matched.block_count == NAMES - 3 && held[0] == KVS_HELD_IN_MEMORY && held[1] == KVS_HELD_NOWHERE);
   CHECK(run(client, lease_of(matched.lease), NULL) == KVS_OK);
@@ -269,12 +268,12 @@ static void sets(kvs_client* client, unsigned char* memory) {
   CHECK(run(client, with_held(&match, set, names, NAMES, held, NULL), &matched) == KVS_BAD_REQUEST);
   SAYS("group_counts: NULL, allowed for group_count 1 is a list");
   match.group_count = get.group_count = put.group_count = 0;
-  CHECK(count_blocks(client, of(KVS_VERB_DROP, set, names + 1, 2, 5000000), &blocks) == KVS_OK && blocks == 2);
+  CHECK(count_blocks(client, of(KVS_OP_DROP, set, names + 1, 2, 5000000), &blocks) == KVS_OK && blocks == 2);
 
   /* Mistakes. */
   kvs_space chain;
   CHECK(open_space(client, "model=c\nblock_size=16\nblock_bytes=131072\n", 5000000, &chain) == KVS_OK);
-  kvs_request of_chain = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+  kvs_request of_chain = KVS_REQUEST_INIT(KVS_OP_MATCH);
   kvs_completion prefix;
   of_chain.deadline_us = 5000000;
   CHECK(run(client, with(&of_chain, set, names, 1, NULL), &prefix) == KVS_UNSUPPORTED);
@@ -288,7 +287,7 @@ static void sets(kvs_client* client, unsigned char* memory) {
   SAYS("lengths: NULL, allowed for count 1 is a list");
   CHECK(run(client, with_held(&match, set, NULL, 1, held, found), &matched) == KVS_BAD_REQUEST);
   CHECK(run(NULL, with_held(&match, set, names, 1, held, found), &matched) == KVS_BAD_REQUEST);
-  CHECK(count_blocks(client, of(KVS_VERB_DROP, set, NULL, 0, 5000000), &blocks) == KVS_OK && blocks == NAMES - 3);
+  CHECK(count_blocks(client, of(KVS_OP_DROP, set, NULL, 0, 5000000), &blocks) == KVS_OK && blocks == NAMES - 3);
 }
 
 static int readable(kvs_queue* queue, int timeout_ms) {
@@ -316,30 +315,30 @@ static void submitted_sets(kvs_client* client, unsigned char* memory) {
   void* at[NAMES];
   make_set(memory, names, at);
 
-  kvs_request put = KVS_REQUEST_INIT(KVS_VERB_PUT_SET);
+  kvs_request put = KVS_REQUEST_INIT(KVS_OP_PUT_SET);
   uint8_t outcomes[NAMES];
   memset(outcomes, 0xEE, sizeof outcomes);
   put.deadline_us = 5000000;
   kvs_call call = 0;
   CHECK(submit(queue, with_set(&put, set, names, NAMES - 1, at, kLengths, outcomes), 1, &call) == KVS_OK);
   kvs_completion end = next(queue);
-  CHECK(end.call == call && end.tag == 1 && end.verb == KVS_VERB_PUT_SET && end.event == KVS_EVENT_END);
+  CHECK(end.call == call && end.tag == 1 && end.op == KVS_OP_PUT_SET && end.event == KVS_EVENT_END);
   CHECK(end.status == KVS_OK && end.why == KVS_OK && end.block_count == NAMES - 1 && end.refused == 0);
   for (size_t i = 0; i < NAMES - 1; ++i) CHECK(outcomes[i] == KVS_PUT_STORED);
   CHECK(outcomes[NAMES - 1] == 0xEE);
 
-  kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH_SET);
+  kvs_request match = KVS_REQUEST_INIT(KVS_OP_MATCH_SET);
   uint8_t held[NAMES];
   uint32_t found[NAMES];
   match.deadline_us = 5000000;
   match.flags = KVS_FLAG_LEASE;
   CHECK(submit(queue, with_held(&match, set, names, NAMES, held, found), 2, NULL) == KVS_OK);
   end = next(queue);
-  CHECK(end.verb == KVS_VERB_MATCH_SET && end.status == KVS_OK && end.block_count == NAMES - 1 && end.lease != 0);
+  CHECK(end.op == KVS_OP_MATCH_SET && end.status == KVS_OK && end.block_count == NAMES - 1 && end.lease != 0);
   for (size_t i = 0; i < NAMES - 1; ++i) CHECK(held[i] == KVS_HELD_IN_MEMORY && found[i] == kLengths[i]);
   CHECK(held[NAMES - 1] == KVS_HELD_NOWHERE && found[NAMES - 1] == 0);
 
-  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET_SET);
+  kvs_request get = KVS_REQUEST_INIT(KVS_OP_GET_SET);
   kvs_set_block landed[NAMES];
   size_t rooms[NAMES];
   get.deadline_us = 5000000;
@@ -352,7 +351,7 @@ static void submitted_sets(kvs_client* client, unsigned char* memory) {
   get.lease = 0;
   CHECK(submit(queue, with_set(&get, set, names, NAMES, at, rooms, landed), 4, NULL) == KVS_BUSY);
   end = next(queue);
-  CHECK(end.verb == KVS_VERB_GET_SET && end.status == KVS_OK && end.block_count == NAMES - 2 && end.why == KVS_OK);
+  CHECK(end.op == KVS_OP_GET_SET && end.status == KVS_OK && end.block_count == NAMES - 2 && end.why == KVS_OK);
   CHECK(landed[1].status == KVS_TOO_LARGE && landed[1].block_bytes == 64);
   CHECK(landed[NAMES - 1].status == KVS_NOT_FOUND);
   for (size_t i = 0; i < NAMES - 1; ++i) {
@@ -384,7 +383,7 @@ static void submitted_sets(kvs_client* client, unsigned char* memory) {
   CHECK(submit(queue, with_set(&get, set, names, 1, at, NULL, landed), 0, &call) == KVS_BAD_REQUEST);
   CHECK(submit(queue, with_set(&put, set, names, 1, at, NULL, outcomes), 0, &call) == KVS_BAD_REQUEST);
   CHECK(submit(NULL, with_held(&match, set, names, 1, held, found), 0, &call) == KVS_BAD_REQUEST);
-  CHECK(submit(queue, of(KVS_VERB_DROP, set, NULL, 0, 5000000), 9, NULL) == KVS_OK);
+  CHECK(submit(queue, of(KVS_OP_DROP, set, NULL, 0, 5000000), 9, NULL) == KVS_OK);
   CHECK(next(queue).block_count == NAMES - 1);
   size_t calls = 1;
   uint64_t bytes = 1;
@@ -392,7 +391,7 @@ static void submitted_sets(kvs_client* client, unsigned char* memory) {
   kvs_queue_close(queue);
 }
 
-/* The same verbs without blocking. */
+/* The same operations without blocking. */
 static void submitted(kvs_client* client, unsigned char* memory) {
   const char* record = "model=c\nblock_size=16\nblock_bytes=131072\n";
   kvs_queue_options options = KVS_QUEUE_OPTIONS_INIT;
@@ -407,10 +406,10 @@ static void submitted(kvs_client* client, unsigned char* memory) {
   CHECK(submit(queue, open_of(record, 5000000), 1, &call) == KVS_OK && call != 0);
   CHECK(readable(queue, 10000) == 1);
   kvs_completion end = next(queue);
-  CHECK(end.call == call && end.tag == 1 && end.verb == KVS_VERB_OPEN && end.event == KVS_EVENT_END);
+  CHECK(end.call == call && end.tag == 1 && end.op == KVS_OP_OPEN && end.event == KVS_EVENT_END);
   CHECK(end.status == KVS_OK && readable(queue, 0) == 0);
   const kvs_space space = end.space;
-  CHECK(submit(queue, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 5000000), 2, NULL) == KVS_OK &&
+  CHECK(submit(queue, of(KVS_OP_WAIT_OPEN, space, NULL, 0, 5000000), 2, NULL) == KVS_OK &&
         next(queue).status == KVS_OK);
 
   uint32_t tokens[16 * BLOCKS];
@@ -423,24 +422,24 @@ static void submitted(kvs_client* client, unsigned char* memory) {
     memset(memory + i * BLOCK_BYTES, (int)(i + 33), BLOCK_BYTES);
     to[i] = memory + i * BLOCK_BYTES;
   }
-  kvs_request put = KVS_REQUEST_INIT(KVS_VERB_PUT);
+  kvs_request put = KVS_REQUEST_INIT(KVS_OP_PUT);
   put.deadline_us = 5000000;
   CHECK(submit(queue, with(&put, space, hashes, BLOCKS, to), 3, &call) == KVS_OK);
   end = next(queue);
-  CHECK(end.verb == KVS_VERB_PUT && end.status == KVS_OK && end.why == KVS_OK);
+  CHECK(end.op == KVS_OP_PUT && end.status == KVS_OK && end.why == KVS_OK);
   CHECK(end.block_count + end.already_stored == BLOCKS && end.refused == 0);
 
-  kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+  kvs_request match = KVS_REQUEST_INIT(KVS_OP_MATCH);
   match.deadline_us = 5000000;
   match.flags = KVS_FLAG_LEASE;
   CHECK(submit(queue, with(&match, space, hashes, BLOCKS, NULL), 4, NULL) == KVS_OK);
   end = next(queue);
-  CHECK(end.verb == KVS_VERB_MATCH && end.block_count == BLOCKS && end.lease != 0);
+  CHECK(end.op == KVS_OP_MATCH && end.block_count == BLOCKS && end.lease != 0);
   CHECK(submit(queue, lease_of(end.lease), 5, NULL) == KVS_OK && next(queue).status == KVS_OK);
 
   memset(memory, 0, BLOCKS * BLOCK_BYTES);
   const uint64_t ends[2] = {65536, BLOCK_BYTES};
-  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET);
+  kvs_request get = KVS_REQUEST_INIT(KVS_OP_GET);
   get.deadline_us = 5000000;
   get.segment_ends = ends;
   get.segment_count = 2;
@@ -455,7 +454,7 @@ static void submitted(kvs_client* client, unsigned char* memory) {
     for (size_t j = 0; j < BLOCK_BYTES; ++j) CHECK(memory[i * BLOCK_BYTES + j] == i + 33);
   }
 
-  kvs_request load = KVS_REQUEST_INIT(KVS_VERB_LOAD);
+  kvs_request load = KVS_REQUEST_INIT(KVS_OP_LOAD);
   load.deadline_us = 5000000;
   load.block_count_min = BLOCKS;
   load.flags = KVS_FLAG_TELL_MATCH;
@@ -467,9 +466,9 @@ static void submitted(kvs_client* client, unsigned char* memory) {
 
   /* Of several one, then the others. */
   kvs_call calls[3];
-  CHECK(submit(queue, of(KVS_VERB_TOUCH, space, hashes, BLOCKS, 5000000), 8, &calls[0]) == KVS_OK);
-  CHECK(submit(queue, of(KVS_VERB_PIN, space, hashes, BLOCKS, 5000000), 9, &calls[1]) == KVS_OK);
-  CHECK(submit(queue, of(KVS_VERB_UNPIN, space, hashes, BLOCKS, 5000000), 10, &calls[2]) == KVS_OK);
+  CHECK(submit(queue, of(KVS_OP_TOUCH, space, hashes, BLOCKS, 5000000), 8, &calls[0]) == KVS_OK);
+  CHECK(submit(queue, of(KVS_OP_RETAIN, space, hashes, BLOCKS, 5000000), 9, &calls[1]) == KVS_OK);
+  CHECK(submit(queue, of(KVS_OP_UNRETAIN, space, hashes, BLOCKS, 5000000), 10, &calls[2]) == KVS_OK);
   kvs_completion several[3];
   CHECK(kvs_wait(queue, &calls[1], 1, 1, 10000000, several, sizeof *several, &count) == KVS_OK && count == 1);
   CHECK(several[0].tag == 9 && several[0].block_count == BLOCKS);
@@ -481,25 +480,25 @@ static void submitted(kvs_client* client, unsigned char* memory) {
 
   /* calls_max counts until the end is reaped. */
   for (int i = 0; i < 4; ++i)
-    CHECK(submit(queue, of(KVS_VERB_TOUCH, space, hashes, BLOCKS, 5000000), 11, NULL) == KVS_OK);
-  CHECK(submit(queue, of(KVS_VERB_TOUCH, space, hashes, BLOCKS, 5000000), 11, NULL) == KVS_BUSY);
+    CHECK(submit(queue, of(KVS_OP_TOUCH, space, hashes, BLOCKS, 5000000), 11, NULL) == KVS_OK);
+  CHECK(submit(queue, of(KVS_OP_TOUCH, space, hashes, BLOCKS, 5000000), 11, NULL) == KVS_BUSY);
   CHECK(kvs_queue_in_flight(queue, &count, NULL) == KVS_OK && count == 4);
   for (int i = 0; i < 4; ++i) (void)next(queue);
   uint64_t bytes = 1;
   CHECK(kvs_queue_in_flight(queue, &count, &bytes) == KVS_OK && count == 0 && bytes == 0);
 
   char json[65536];
-  CHECK(submit(queue, answered(of(KVS_VERB_STATS, 0, NULL, 0, 5000000), json, sizeof json), 12, NULL) == KVS_OK);
+  CHECK(submit(queue, answered(of(KVS_OP_STATS, 0, NULL, 0, 5000000), json, sizeof json), 12, NULL) == KVS_OK);
   end = next(queue);
-  CHECK(end.verb == KVS_VERB_STATS && end.status == KVS_OK && strlen(json) == end.length);
-  CHECK(submit(queue, answered(of(KVS_VERB_STATS, 0, NULL, 0, 5000000), json, 5), 12, NULL) == KVS_OK);
+  CHECK(end.op == KVS_OP_STATS && end.status == KVS_OK && strlen(json) == end.length);
+  CHECK(submit(queue, answered(of(KVS_OP_STATS, 0, NULL, 0, 5000000), json, 5), 12, NULL) == KVS_OK);
   end = next(queue);
   CHECK(end.status == KVS_TOO_LARGE && end.length > 5);
-  CHECK(submit(queue, memory_of(KVS_VERB_LEND, memory, BLOCK_BYTES), 13, NULL) == KVS_OK);
+  CHECK(submit(queue, memory_of(KVS_OP_LEND, memory, BLOCK_BYTES), 13, NULL) == KVS_OK);
   (void)next(queue); /* as the memory is lendable, or not */
-  CHECK(submit(queue, memory_of(KVS_VERB_REMOVE_DEVICE_MEMORY, memory, 1), 14, NULL) == KVS_OK);
+  CHECK(submit(queue, memory_of(KVS_OP_REMOVE_DEVICE_MEMORY, memory, 1), 14, NULL) == KVS_OK);
   CHECK(next(queue).status == KVS_BAD_REQUEST);
-  CHECK(submit(queue, of(KVS_VERB_DROP, space, hashes, BLOCKS, 5000000), 15, NULL) == KVS_OK);
+  CHECK(submit(queue, of(KVS_OP_DROP, space, hashes, BLOCKS, 5000000), 15, NULL) == KVS_OK);
   end = next(queue);
   CHECK(end.status == KVS_OK && end.block_count == 1 && end.until_restart == 0);
 
@@ -520,7 +519,7 @@ static void submitted(kvs_client* client, unsigned char* memory) {
     uint64_t later;
   } newer[2];
   memset(newer, 0xFF, sizeof newer);
-  for (int i = 0; i < 2; ++i) CHECK(submit(queue, of(KVS_VERB_TOUCH, space, hashes, 1, 5000000), 16, NULL) == KVS_OK);
+  for (int i = 0; i < 2; ++i) CHECK(submit(queue, of(KVS_OP_TOUCH, space, hashes, 1, 5000000), 16, NULL) == KVS_OK);
   CHECK(kvs_reap(queue, &newer[0].known, sizeof newer[0], 2, 2, 10000000, &count) == KVS_OK && count == 2);
   CHECK(newer[0].known.tag == 16 && newer[0].later == 0 && newer[1].known.tag == 16 && newer[1].later == 0);
 
@@ -529,7 +528,7 @@ static void submitted(kvs_client* client, unsigned char* memory) {
     CHECK(submit(queue, with(&get, space, hashes, BLOCKS, to), 17, NULL) == KVS_OK);
   }
   CHECK(kvs_queue_shutdown(queue) == KVS_OK);
-  CHECK(submit(queue, of(KVS_VERB_TOUCH, space, hashes, 1, 5000000), 18, NULL) == KVS_CANCELLED);
+  CHECK(submit(queue, of(KVS_OP_TOUCH, space, hashes, 1, 5000000), 18, NULL) == KVS_CANCELLED);
   size_t left = 3;
   while (left > 0) {
     end = next(queue);
@@ -548,7 +547,7 @@ static void other_versions(kvs_client* client) {
   struct {
     kvs_request known;
     uint64_t later;
-  } newer = {of(KVS_VERB_MATCH, space, &hash, 1, 5000000), 0};
+  } newer = {of(KVS_OP_MATCH, space, &hash, 1, 5000000), 0};
   newer.known.struct_size = sizeof newer;
   struct {
     kvs_completion known;
@@ -588,12 +587,12 @@ static void device_memory(kvs_client* client) {
   CHECK(kvs_add_device_memory(client, &memory) == KVS_OK);
   CHECK(kvs_add_device_memory(client, &memory) == KVS_BAD_REQUEST);
   kvs_completion lent;
-  CHECK(run(client, memory_of(KVS_VERB_LEND, address, BLOCK_BYTES), &lent) == KVS_OK && lent.block_count == 0);
+  CHECK(run(client, memory_of(KVS_OP_LEND, address, BLOCK_BYTES), &lent) == KVS_OK && lent.block_count == 0);
 
   kvs_hash hash;
   memset(&hash, 7, sizeof hash);
   uint64_t sums[2] = {0, 0};
-  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET);
+  kvs_request get = KVS_REQUEST_INIT(KVS_OP_GET);
   kvs_completion got;
   get.deadline_us = 5000000;
   CHECK(run(client, with(&get, space, &hash, 1, &memory.address), &got) == KVS_BAD_REQUEST);
@@ -601,7 +600,7 @@ static void device_memory(kvs_client* client) {
   get.checksum_count = 2;
   CHECK(run(client, with(&get, space, &hash, 1, &memory.address), &got) == KVS_OK);
   CHECK(got.block_count == 0 && got.why == KVS_NO_REGION);
-  kvs_request put = KVS_REQUEST_INIT(KVS_VERB_PUT);
+  kvs_request put = KVS_REQUEST_INIT(KVS_OP_PUT);
   kvs_completion stored;
   put.deadline_us = 5000000;
   CHECK(run(client, with(&put, space, &hash, 1, &memory.address), &stored) == KVS_BAD_REQUEST);
@@ -611,9 +610,9 @@ static void device_memory(kvs_client* client) {
   CHECK(stored.block_count == 0 && stored.refused == 1 && stored.why == KVS_NO_REGION);
 
   CHECK(kvs_free(client, address, BLOCK_BYTES) == KVS_BAD_REQUEST);
-  CHECK(run(client, memory_of(KVS_VERB_REMOVE_DEVICE_MEMORY, address, 1), NULL) == KVS_BAD_REQUEST);
-  CHECK(run(client, memory_of(KVS_VERB_REMOVE_DEVICE_MEMORY, address, BLOCK_BYTES), NULL) == KVS_OK);
-  CHECK(run(client, memory_of(KVS_VERB_REMOVE_DEVICE_MEMORY, address, BLOCK_BYTES), NULL) == KVS_BAD_REQUEST);
+  CHECK(run(client, memory_of(KVS_OP_REMOVE_DEVICE_MEMORY, address, 1), NULL) == KVS_BAD_REQUEST);
+  CHECK(run(client, memory_of(KVS_OP_REMOVE_DEVICE_MEMORY, address, BLOCK_BYTES), NULL) == KVS_OK);
+  CHECK(run(client, memory_of(KVS_OP_REMOVE_DEVICE_MEMORY, address, BLOCK_BYTES), NULL) == KVS_BAD_REQUEST);
 }
 
 static void mistakes(kvs_client* client) {
@@ -649,7 +648,7 @@ static void mistakes(kvs_client* client) {
   CHECK(strstr(kvs_last_error(), "block_size") != NULL);
   CHECK(open_space(client, NULL, 1000, &space) == KVS_BAD_REQUEST);
   CHECK(open_space(NULL, "", 1000, &space) == KVS_BAD_REQUEST);
-  kvs_request get = KVS_REQUEST_INIT(KVS_VERB_GET);
+  kvs_request get = KVS_REQUEST_INIT(KVS_OP_GET);
   kvs_completion got;
   CHECK(run(client, with(&get, 99, NULL, 1, NULL), &got) == KVS_BAD_REQUEST);
   CHECK(kvs_free(client, &space, 4) == KVS_BAD_REQUEST);
@@ -666,13 +665,13 @@ static void away(void) {
   CHECK(open_space(client, "model=c\nblock_size=1\nblock_bytes=5\n", 0, &space) == KVS_OK);
   CHECK(open_space(client, "model=c\nblock_size=1\nblock_bytes=5\n", 5000000, &space) == KVS_OK);
   kvs_hash hash = {{1}};
-  kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+  kvs_request match = KVS_REQUEST_INIT(KVS_OP_MATCH);
   kvs_completion found;
   match.deadline_us = 5000000;
   CHECK(run(client, with(&match, space, &hash, 1, NULL), &found) == KVS_OK);
   CHECK(found.block_count == 0 && found.why == KVS_UNAVAILABLE);
-  CHECK(run(client, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 5000000), NULL) == KVS_UNAVAILABLE);
-  CHECK(run(client, of(KVS_VERB_WAIT_OPEN, space + 1, NULL, 0, 5000000), NULL) == KVS_BAD_REQUEST);
+  CHECK(run(client, of(KVS_OP_WAIT_OPEN, space, NULL, 0, 5000000), NULL) == KVS_UNAVAILABLE);
+  CHECK(run(client, of(KVS_OP_WAIT_OPEN, space + 1, NULL, 0, 5000000), NULL) == KVS_BAD_REQUEST);
   /* Calls that never block are answered at once. */
   kvs_queue_options queue_options = KVS_QUEUE_OPTIONS_INIT;
   kvs_queue* queue = NULL;
@@ -682,7 +681,7 @@ static void away(void) {
   const kvs_completion end = next(queue);
   CHECK(end.status == KVS_OK && end.block_count == 0 && end.why == KVS_UNAVAILABLE);
   /* A queue outlives its client. */
-  CHECK(submit(queue, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 3600000000), 0, NULL) == KVS_OK);
+  CHECK(submit(queue, of(KVS_OP_WAIT_OPEN, space, NULL, 0, 3600000000), 0, NULL) == KVS_OK);
   kvs_client_close(client);
   (void)next(queue);
   CHECK(submit(queue, with(&match, space, &hash, 1, NULL), 0, NULL) == KVS_CANCELLED);
@@ -703,7 +702,7 @@ static void forked(kvs_client* client, const kvs_options* options) {
   if (child == 0) {
     alarm(60); /* a call that hangs fails the test */
     kvs_hash hash = {{1}};
-    kvs_request match = KVS_REQUEST_INIT(KVS_VERB_MATCH);
+    kvs_request match = KVS_REQUEST_INIT(KVS_OP_MATCH);
     kvs_completion found;
     match.deadline_us = 60000000;
     CHECK(run(client, with(&match, space, &hash, 1, NULL), &found) == KVS_FORKED);
@@ -711,12 +710,12 @@ static void forked(kvs_client* client, const kvs_options* options) {
     CHECK(strstr(kvs_last_error(), "fork") != NULL);
     void* memory = NULL;
     CHECK(kvs_allocate(client, 4096, &memory) == KVS_FORKED);
-    CHECK(run(client, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 60000000), NULL) == KVS_FORKED);
-    CHECK(run(client, of(KVS_VERB_TOUCH, space, &hash, 1, 60000000), NULL) == KVS_FORKED);
-    CHECK(run(client, answered(of(KVS_VERB_STATS, 0, NULL, 0, 60000000), NULL, 0), NULL) == KVS_FORKED);
+    CHECK(run(client, of(KVS_OP_WAIT_OPEN, space, NULL, 0, 60000000), NULL) == KVS_FORKED);
+    CHECK(run(client, of(KVS_OP_TOUCH, space, &hash, 1, 60000000), NULL) == KVS_FORKED);
+    CHECK(run(client, answered(of(KVS_OP_STATS, 0, NULL, 0, 60000000), NULL, 0), NULL) == KVS_FORKED);
     kvs_completion end;
     size_t count = 0;
-    CHECK(submit(queue, of(KVS_VERB_TOUCH, space, &hash, 1, 60000000), 0, NULL) == KVS_FORKED);
+    CHECK(submit(queue, of(KVS_OP_TOUCH, space, &hash, 1, 60000000), 0, NULL) == KVS_FORKED);
     CHECK(kvs_reap(queue, &end, sizeof end, 1, 1, 60000000, &count) == KVS_FORKED);
     CHECK(kvs_cancel(queue, 1) == KVS_FORKED && kvs_queue_fd(queue) == -1);
     kvs_queue* none = NULL;
@@ -726,7 +725,7 @@ static void forked(kvs_client* client, const kvs_options* options) {
     kvs_client* own = NULL;
     CHECK(kvs_client_open(options, &own) == KVS_OK);
     CHECK(open_space(own, record, 30000000, &space) == KVS_OK);
-    CHECK(run(own, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 30000000), NULL) == KVS_OK);
+    CHECK(run(own, of(KVS_OP_WAIT_OPEN, space, NULL, 0, 30000000), NULL) == KVS_OK);
     CHECK(run(own, with(&match, space, &hash, 1, NULL), &found) == KVS_OK && found.why == KVS_OK);
     kvs_client_close(own);
     _exit(0);
@@ -734,9 +733,9 @@ static void forked(kvs_client* client, const kvs_options* options) {
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  CHECK(run(client, of(KVS_VERB_TOUCH, space, NULL, 0, 5000000), NULL) == KVS_OK);
-  CHECK(run(client, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 5000000), NULL) == KVS_OK); /* the parent goes on */
-  CHECK(submit(queue, of(KVS_VERB_WAIT_OPEN, space, NULL, 0, 5000000), 0, NULL) == KVS_OK &&
+  CHECK(run(client, of(KVS_OP_TOUCH, space, NULL, 0, 5000000), NULL) == KVS_OK);
+  CHECK(run(client, of(KVS_OP_WAIT_OPEN, space, NULL, 0, 5000000), NULL) == KVS_OK); /* the parent goes on */
+  CHECK(submit(queue, of(KVS_OP_WAIT_OPEN, space, NULL, 0, 5000000), 0, NULL) == KVS_OK &&
         next(queue).status == KVS_OK);
   kvs_queue_close(queue);
 }
@@ -757,14 +756,14 @@ int main(int argc, char** argv) {
 
   unsigned char* memory = malloc(BLOCKS * BLOCK_BYTES);
   CHECK(memory != NULL);
-  verbs(client, memory);
+  operations(client, memory);
   submitted(client, memory);
   sets(client, memory);
   submitted_sets(client, memory);
   free(memory);
   void* lent = NULL;
   CHECK(kvs_allocate(client, BLOCKS * BLOCK_BYTES, &lent) == KVS_OK);
-  verbs(client, lent);
+  operations(client, lent);
   submitted(client, lent);
   sets(client, lent);
   submitted_sets(client, lent);

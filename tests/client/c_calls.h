@@ -5,9 +5,8 @@
 #include "client/kvstore.h"
 
 /* A request on hashes, without more. */
-static inline kvs_request of(uint32_t verb, kvs_space space, const kvs_hash* hashes, size_t count,
-                             uint64_t deadline_us) {
-  kvs_request request = KVS_REQUEST_INIT(verb);
+static inline kvs_request of(uint32_t op, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us) {
+  kvs_request request = KVS_REQUEST_INIT(op);
   request.space = space;
   request.hashes = hashes;
   request.count = count;
@@ -36,23 +35,23 @@ static inline kvs_request with_set(const kvs_request* options, kvs_space set, co
                                    void* const* blocks, const size_t* lengths, void* outcomes) {
   kvs_request request = with(options, set, names, count, blocks);
   request.lengths = lengths;
-  if (request.verb == KVS_VERB_GET_SET) request.landed = outcomes;
-  if (request.verb == KVS_VERB_PUT_SET) request.outcomes = outcomes;
+  if (request.op == KVS_OP_GET_SET) request.landed = outcomes;
+  if (request.op == KVS_OP_PUT_SET) request.outcomes = outcomes;
   return request;
 }
 static inline kvs_request open_of(const char* record, uint64_t deadline_us) {
-  kvs_request request = KVS_REQUEST_INIT(KVS_VERB_OPEN);
+  kvs_request request = KVS_REQUEST_INIT(KVS_OP_OPEN);
   request.record = record;
   request.deadline_us = deadline_us;
   return request;
 }
 static inline kvs_request lease_of(kvs_lease lease) {
-  kvs_request request = KVS_REQUEST_INIT(KVS_VERB_RELEASE);
+  kvs_request request = KVS_REQUEST_INIT(KVS_OP_RELEASE);
   request.lease = lease;
   return request;
 }
-static inline kvs_request memory_of(uint32_t verb, void* memory, uint64_t bytes) {
-  kvs_request request = KVS_REQUEST_INIT(verb);
+static inline kvs_request memory_of(uint32_t op, void* memory, uint64_t bytes) {
+  kvs_request request = KVS_REQUEST_INIT(op);
   request.memory = memory;
   request.bytes = bytes;
   request.deadline_us = 5000000;
@@ -64,8 +63,8 @@ static inline kvs_request answered(kvs_request request, char* json, size_t capac
   request.json_capacity = capacity;
   return request;
 }
-static inline kvs_request context_of(uint32_t verb, const char* name) {
-  kvs_request request = KVS_REQUEST_INIT(verb);
+static inline kvs_request context_of(uint32_t op, const char* name) {
+  kvs_request request = KVS_REQUEST_INIT(op);
   request.name = name;
   request.deadline_us = 5000000;
   return request;

@@ -121,7 +121,7 @@ TEST_P(ClientTest, ALeaseIsGrantedUsedByGetAndReleased) {
   while (lease_count() > 0) loop.run(client->ping(5s)).value();
 }
 
-TEST_P(ClientTest, RetentionVerbsCountBlocksOverAllNodes) {
+TEST_P(ClientTest, RetentionCountsBlocksOverAllNodes) {
   const NamespaceRecord record = test_record(4096);
   const auto chain = test_chain(record, 10);
   const Space space = open(record);

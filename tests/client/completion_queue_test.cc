@@ -68,7 +68,7 @@ class CompletionQueueTest : public testing::Test {
           .value();
 };
 
-TEST_F(CompletionQueueTest, EveryVerbEndsWithItsResultAndItsTag) {
+TEST_F(CompletionQueueTest, EveryOperationEndsWithItsResultAndItsTag) {
   TypedQueue queue(*client);
   Blocks blocks(kBlocks, kBlockBytes);
   blocks.fill(chain);
@@ -76,7 +76,7 @@ TEST_F(CompletionQueueTest, EveryVerbEndsWithItsResultAndItsTag) {
   Completion end = next(queue);
   EXPECT_EQ(end.call, put);
   EXPECT_EQ(end.tag, 1u);
-  EXPECT_EQ(end.verb, Verb::kPut);
+  EXPECT_EQ(end.op, Op::kPut);
   EXPECT_EQ(end.kind, Completion::Kind::kEnd);
   EXPECT_FALSE(end.error);
   EXPECT_EQ(end.put.stored, kBlocks);
@@ -132,7 +132,7 @@ TEST_F(CompletionQueueTest, CallsOfASetEndWithAResultForEachName) {
   const auto put = queue.submit_put_set(set, known, from, {.deadline = 5s}, 1).value();
   Completion end = next(queue);
   EXPECT_EQ(end.call, put);
-  EXPECT_EQ(end.verb, Verb::kPutSet);
+  EXPECT_EQ(end.op, Op::kPutSet);
   EXPECT_EQ(end.tag, 1u);
   ASSERT_TRUE(!end.error && end.sets);
   EXPECT_EQ(end.sets->put.stored, kBlocks - 1);

@@ -74,10 +74,10 @@ static void on_the_last_device(int devices) {
 static void staged(int devices) {
   kvs_staging* staging = (kvs_staging*)1;
   kvs_staging_options options = KVS_STAGING_OPTIONS_INIT;
-  options.slot_count = 1;
+  options.buffer_count = 1;
   CHECK(kvs_staging_create(&options, &staging) == KVS_BAD_REQUEST && staging == NULL);
-  CHECK(strcmp(kvs_last_error(), "options: slot_count: 1 is not 0, or from 2 to 64") == 0);
-  options.slot_count = 2;
+  CHECK(strcmp(kvs_last_error(), "options: buffer_count: 1 is not 0, or from 2 to 64") == 0);
+  options.buffer_count = 2;
   if (devices == 0) {
     CHECK(kvs_staging_create(&options, &staging) == KVS_UNAVAILABLE);
     return;
@@ -89,7 +89,7 @@ static void staged(int devices) {
   CHECK(kvs_staging_create(&options, &staging) == KVS_BAD_REQUEST && staging == NULL);
   CHECK(strncmp(kvs_last_error(), "options: numa_nodes: '8191'; node 8191 is not there", 51) == 0);
   options.struct_size = offsetof(kvs_staging_options, numa_nodes); /* an older caller has something else there */
-  options.slot_bytes = BLOCK_BYTES;                                /* one layer of two blocks */
+  options.buffer_bytes = BLOCK_BYTES;                              /* one layer of two blocks */
   options.direct_bytes_max = 1;
   CHECK(kvs_staging_create(&options, &staging) == KVS_OK);
 

@@ -431,7 +431,7 @@ class Caller {
       const auto deadline = std::chrono::microseconds(1 + world_.dice.below(50'000));
       const TimePoint until = world_.clock.now() + deadline;
       co_await call(deadline);
-      EXPECT_LE((world_.clock.now() - until).count(), 0) << verb_;
+      EXPECT_LE((world_.clock.now() - until).count(), 0) << op_;
       if (world_.dice.one_in(3)) co_await world_.sleep(world_.dice.pause(20ms));
     }
     --running;
@@ -440,8 +440,8 @@ class Caller {
  private:
   asio::awaitable<void> call(std::chrono::microseconds deadline) {
     Dice& dice = world_.dice;
-    verb_ = dice.below(12);
-    switch (verb_) {
+    op_ = dice.below(12);
+    switch (op_) {
       case 0: {
         const MatchOptions options{.deadline = deadline, .lease = dice.one_in(2)};
         const auto match = co_await client_.match(space_, world_.chain, options);
@@ -531,7 +531,7 @@ class Caller {
   World& world_;
   Client& client_;
   Space space_;
-  std::size_t verb_ = 0;
+  std::size_t op_ = 0;
   std::deque<std::unique_ptr<CallerMemory>> kept_;
   std::deque<Descriptor> files_;
 };

@@ -33,11 +33,11 @@ class RequestRulesTest : public testing::Test {
   kvs_queue* queue = nullptr;
 };
 
-TEST_F(RequestRulesTest, AGoodRequestOfEachVerbIsTaken) {
-  for (std::uint32_t verb = 1; verb <= kVerbs; ++verb) {
-    SCOPED_TRACE(verb);
-    const kvs_request request = bench.good(verb);
-    const bool is_of_file = verb == KVS_VERB_CONTEXT_EXPORT || verb == KVS_VERB_CONTEXT_IMPORT;
+TEST_F(RequestRulesTest, AGoodRequestOfEachOperationIsTaken) {
+  for (std::uint32_t op = 1; op <= kOps; ++op) {
+    SCOPED_TRACE(op);
+    const kvs_request request = bench.good(op);
+    const bool is_of_file = op == KVS_OP_CONTEXT_EXPORT || op == KVS_OP_CONTEXT_IMPORT;
     kvs_call call = 0;
     const int status = kvs_submit(queue, &request, &call);
     EXPECT_EQ(status, is_of_file ? KVS_UNSUPPORTED : KVS_OK) << kvs_last_error();
@@ -54,11 +54,11 @@ TEST_F(RequestRulesTest, AGoodRequestOfEachVerbIsTaken) {
 
 TEST_F(RequestRulesTest, AWrongFieldIsRefusedByItsNameAloneAndInPairs) {
   const auto& fields = wrong_fields();
-  for (std::uint32_t verb = 1; verb <= kVerbs; ++verb) {
+  for (std::uint32_t op = 1; op <= kOps; ++op) {
     for (std::size_t i = 0; i < fields.size(); ++i) {
       for (std::size_t j = i; j < fields.size(); ++j) {
-        SCOPED_TRACE("verb " + std::to_string(verb) + ": " + fields[i].name + ", " + fields[j].name);
-        kvs_request request = bench.good(verb);
+        SCOPED_TRACE("op " + std::to_string(op) + ": " + fields[i].name + ", " + fields[j].name);
+        kvs_request request = bench.good(op);
         fields[i].make(request);
         if (j > i) fields[j].make(request);
         if (j > i && std::string(fields[i].name) == fields[j].name) continue;  // may undo each other
@@ -72,12 +72,12 @@ TEST_F(RequestRulesTest, AWrongFieldIsRefusedByItsNameAloneAndInPairs) {
   EXPECT_EQ(calls, 0u);
 }
 
-TEST_F(RequestRulesTest, AFlagIsTakenByItsVerbsOnly) {
+TEST_F(RequestRulesTest, AFlagIsTakenByItsOperationsOnly) {
   std::size_t taken_count = 0;
-  for (std::uint32_t verb = 1; verb <= kVerbs; ++verb) {
+  for (std::uint32_t op = 1; op <= kOps; ++op) {
     for (std::uint32_t flag = 1; flag <= KVS_FLAG_REPLACE; flag <<= 1) {
-      SCOPED_TRACE("verb " + std::to_string(verb) + ", flag " + std::to_string(flag));
-      kvs_request request = bench.good(verb);
+      SCOPED_TRACE("op " + std::to_string(op) + ", flag " + std::to_string(flag));
+      kvs_request request = bench.good(op);
       request.flags = flag;
       kvs_run(bench.client, &request, nullptr, 0);
       if (std::string(kvs_last_error()).starts_with("flags: " + std::to_string(flag) + ", allowed for ")) {

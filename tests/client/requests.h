@@ -1,4 +1,4 @@
-// tests/client/requests.h: a good kvs_request of each verb, and every way to make a field of it wrong.
+// tests/client/requests.h: a good kvs_request of each operation, and every way to make a field of it wrong.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace kv {
 
-inline constexpr std::uint32_t kVerbs = KVS_VERB_CONTEXT_LIST;
+inline constexpr std::uint32_t kOps = KVS_OP_CONTEXT_LIST;
 inline constexpr std::size_t kRequestBlocks = 2, kRequestBlockBytes = 131072, kRequestBlockSize = 16;
 
 /// A client that reaches no node, with a chain and a set opened, and memory for any request.
@@ -36,26 +36,26 @@ class RequestBench {
   RequestBench(const RequestBench&) = delete;
   RequestBench& operator=(const RequestBench&) = delete;
 
-  /// With all fields that the verb takes; it ends soon, since no node is there.
-  kvs_request good(std::uint32_t verb) {
-    kvs_request made = KVS_REQUEST_INIT(verb);
-    const auto is = [verb](auto... verbs) { return ((verb == verbs) || ...); };
+  /// With all fields that the operation takes; it ends soon, since no node is there.
+  kvs_request good(std::uint32_t op) {
+    kvs_request made = KVS_REQUEST_INIT(op);
+    const auto is = [op](auto... ops) { return ((op == ops) || ...); };
     made.deadline_us = 1000;
-    if (is(KVS_VERB_OPEN)) made.record = "model=m\nblock_size=16\nblock_bytes=131072\n";
-    const bool is_set = is(KVS_VERB_MATCH_SET, KVS_VERB_GET_SET, KVS_VERB_PUT_SET);
-    const bool is_get = is(KVS_VERB_GET, KVS_VERB_LOAD);
-    if ((verb >= KVS_VERB_MATCH && verb <= KVS_VERB_DROP) || is_set || is(KVS_VERB_WHY, KVS_VERB_CONTEXT_CREATE)) {
+    if (is(KVS_OP_OPEN)) made.record = "model=m\nblock_size=16\nblock_bytes=131072\n";
+    const bool is_set = is(KVS_OP_MATCH_SET, KVS_OP_GET_SET, KVS_OP_PUT_SET);
+    const bool is_get = is(KVS_OP_GET, KVS_OP_LOAD);
+    if ((op >= KVS_OP_MATCH && op <= KVS_OP_DROP) || is_set || is(KVS_OP_WHY, KVS_OP_CONTEXT_CREATE)) {
       made.hashes = hashes_.data();
       made.count = kRequestBlocks;
     }
-    if (made.count > 0 || is(KVS_VERB_WAIT_OPEN)) made.space = is_set ? set_ : chain_;
-    if (is_get || is(KVS_VERB_PUT, KVS_VERB_GET_SET, KVS_VERB_PUT_SET)) made.blocks = blocks_.data();
-    if (is(KVS_VERB_GET_SET, KVS_VERB_PUT_SET)) made.lengths = lengths_.data();
-    if (is_get || is(KVS_VERB_PUT)) {
+    if (made.count > 0 || is(KVS_OP_WAIT_OPEN)) made.space = is_set ? set_ : chain_;
+    if (is_get || is(KVS_OP_PUT, KVS_OP_GET_SET, KVS_OP_PUT_SET)) made.blocks = blocks_.data();
+    if (is(KVS_OP_GET_SET, KVS_OP_PUT_SET)) made.lengths = lengths_.data();
+    if (is_get || is(KVS_OP_PUT)) {
       made.checksums = checksums_.data();
       made.checksum_count = kRequestBlocks * 2;
     }
-    if (is(KVS_VERB_MATCH, KVS_VERB_PUT)) {
+    if (is(KVS_OP_MATCH, KVS_OP_PUT)) {
       made.token_ids = tokens_.data();
       made.token_count = kRequestBlocks * kRequestBlockSize;
       made.extras = extras_.data();
@@ -69,18 +69,18 @@ class RequestBench {
       made.group_counts = group_counts_.data();
       made.group_count = group_counts_.size();
     }
-    if (is(KVS_VERB_LEND, KVS_VERB_REMOVE_DEVICE_MEMORY)) {
+    if (is(KVS_OP_LEND, KVS_OP_REMOVE_DEVICE_MEMORY)) {
       made.memory = memory_.data();
       made.bytes = memory_.size();
     }
-    if (verb >= KVS_VERB_CONTEXT_CREATE) made.name = "name";
-    if (is(KVS_VERB_CONTEXT_CREATE)) {
+    if (op >= KVS_OP_CONTEXT_CREATE) made.name = "name";
+    if (is(KVS_OP_CONTEXT_CREATE)) {
       made.tags = tags_.data();
       made.tag_count = tags_.size();
     }
-    if (is(KVS_VERB_CONTEXT_CREATE, KVS_VERB_CONTEXT_EXTEND, KVS_VERB_CONTEXT_IMPORT)) made.ttl_us = 1'000'000;
-    if (is(KVS_VERB_CONTEXT_EXPORT, KVS_VERB_CONTEXT_IMPORT)) made.file = "/nonexistent/file";
-    if (verb >= KVS_VERB_WHY || is(KVS_VERB_STATS)) {
+    if (is(KVS_OP_CONTEXT_CREATE, KVS_OP_CONTEXT_EXTEND, KVS_OP_CONTEXT_IMPORT)) made.ttl_us = 1'000'000;
+    if (is(KVS_OP_CONTEXT_EXPORT, KVS_OP_CONTEXT_IMPORT)) made.file = "/nonexistent/file";
+    if (op >= KVS_OP_WHY || is(KVS_OP_STATS)) {
       made.json = json_.data();
       made.json_capacity = json_.size();
     }
@@ -91,7 +91,7 @@ class RequestBench {
 
  private:
   kvs_space open(const char* record) {
-    kvs_request request = KVS_REQUEST_INIT(KVS_VERB_OPEN);
+    kvs_request request = KVS_REQUEST_INIT(KVS_OP_OPEN);
     request.record = record;
     kvs_completion done;
     KV_ASSERT(kvs_run(client, &request, &done, sizeof done) == KVS_OK && done.block_bytes == kRequestBlockBytes);
@@ -112,7 +112,7 @@ class RequestBench {
   std::vector<std::byte> memory_ = std::vector<std::byte>(kRequestBlocks * kRequestBlockBytes);
 };
 
-/// Makes one field wrong, whatever the verb: one that the verb does not take is set.
+/// Makes one field wrong, whatever the operation: one that the operation does not take is set.
 struct WrongField {
   const char* name;
   std::function<void(kvs_request&)> make;
@@ -137,8 +137,8 @@ inline const std::vector<WrongField>& wrong_fields() {
   static const std::vector<WrongField> fields = {
       {"struct_size", [](R& r) { r.struct_size = 7; }},
       {"struct_size", [](R& r) { r.struct_size = 65537; }},
-      {"verb", [](R& r) { r.verb = 0; }},
-      {"verb", [](R& r) { r.verb = kVerbs + 1; }},
+      {"op", [](R& r) { r.op = 0; }},
+      {"op", [](R& r) { r.op = kOps + 1; }},
       {"flags", [](R& r) { r.flags = 1u << 31; }},
       {"space", [](R& r) { r.space = 77; }},
       {"reuse", [](R& r) { r.reuse = KVS_REUSE_LATER + 1; }},

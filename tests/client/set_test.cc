@@ -232,7 +232,7 @@ TEST_P(SetClientTest, ALeaseIsTakenOverByTheGet) {
   EXPECT_EQ(leases, 0);
 }
 
-TEST_P(SetClientTest, VerbsOfTheOtherKindAndBadArgumentsAreRefused) {
+TEST_P(SetClientTest, OperationsOfTheOtherKindAndBadArgumentsAreRefused) {
   const Space set = open(set_record());
   const Space chain = open(test_record(4096));
   const auto hashes = names(1, 2);

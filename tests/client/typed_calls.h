@@ -1,4 +1,5 @@
-// tests/client/typed_calls.h: a client's and a queue's calls with a function for each verb, for tests that make many.
+// tests/client/typed_calls.h: a client's and a queue's calls with a function for each operation, for tests that make
+// many.
 #pragma once
 
 #include <optional>
@@ -16,12 +17,12 @@ namespace kv {
 /// Requests of the calls of Client of these names.
 namespace request_of {
 
-inline Request chain(Verb verb, Space space, Hashes hashes, std::chrono::microseconds deadline, std::uint64_t tag = 0) {
-  return {.verb = verb, .space = space, .hashes = hashes, .deadline = deadline, .tag = tag};
+inline Request chain(Op op, Space space, Hashes hashes, std::chrono::microseconds deadline, std::uint64_t tag = 0) {
+  return {.op = op, .space = space, .hashes = hashes, .deadline = deadline, .tag = tag};
 }
 template <class Options>
-Request with_options(Verb verb, Space space, Hashes hashes, const Options& options, std::uint64_t tag = 0) {
-  Request request = chain(verb, space, hashes, options.deadline, tag);
+Request with_options(Op op, Space space, Hashes hashes, const Options& options, std::uint64_t tag = 0) {
+  Request request = chain(op, space, hashes, options.deadline, tag);
   if constexpr (requires { options.reuse; }) request.reuse = options.reuse;
   if constexpr (requires { options.prefetch; }) {
     request.wants_lease = options.lease;
@@ -56,57 +57,57 @@ class TypedClient : public BlockingClient {
   using Time = std::chrono::microseconds;
 
   Result<Space> open(const NamespaceRecord& record, Time deadline) {
-    return told(run({.verb = Verb::kOpen, .deadline = deadline, .record = &record}), &Completion::space);
+    return told(run({.op = Op::kOpen, .deadline = deadline, .record = &record}), &Completion::space);
   }
   Result<void> wait_open(Space space, Time deadline) {
-    const Completion end = run({.verb = Verb::kWaitOpen, .space = space, .deadline = deadline});
+    const Completion end = run({.op = Op::kWaitOpen, .space = space, .deadline = deadline});
     return end.error ? Result<void>(end.error) : Result<void>();
   }
   std::size_t block_bytes(Space space) const { return size_of(space).block_bytes; }
   Result<MatchResult> match(Space space, Hashes hashes, MatchOptions options) {
-    return told(run(request_of::with_options(Verb::kMatch, space, hashes, options)), &Completion::match);
+    return told(run(request_of::with_options(Op::kMatch, space, hashes, options)), &Completion::match);
   }
   Result<MissReport> why(Space space, Hashes hashes, Time deadline) {
     return with([&](Client& client) { return client.why(space, hashes, deadline); });
   }
-  void release(Lease lease) { static_cast<void>(run({.verb = Verb::kRelease, .lease = lease})); }
+  void release(Lease lease) { static_cast<void>(run({.op = Op::kRelease, .lease = lease})); }
   Result<GetResult> get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options) {
     if (options.first_block > 0) {
       return with([&](Client& client) { return client.get(space, hashes, blocks, options); });
     }
-    Request request = request_of::with_options(Verb::kGet, space, hashes, options);
+    Request request = request_of::with_options(Op::kGet, space, hashes, options);
     request.to = blocks;
     return told(run(request), &Completion::get);
   }
   Result<PutResult> put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options) {
-    Request request = request_of::with_options(Verb::kPut, space, hashes, options);
+    Request request = request_of::with_options(Op::kPut, space, hashes, options);
     request.from = blocks;
     return told(run(request), &Completion::put);
   }
   Result<SetMatchResult> match_set(Space set, Hashes hashes, SetMatchOptions options) {
-    return told(run(request_of::with_options(Verb::kMatchSet, set, hashes, options)), &SetResults::match);
+    return told(run(request_of::with_options(Op::kMatchSet, set, hashes, options)), &SetResults::match);
   }
   Result<SetGetResult> get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options) {
-    Request request = request_of::with_options(Verb::kGetSet, set, hashes, options);
+    Request request = request_of::with_options(Op::kGetSet, set, hashes, options);
     request.to = blocks;
     return told(run(request), &SetResults::get);
   }
   Result<SetPutResult> put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options) {
-    Request request = request_of::with_options(Verb::kPutSet, set, hashes, options);
+    Request request = request_of::with_options(Op::kPutSet, set, hashes, options);
     request.from = blocks;
     return told(run(request), &SetResults::put);
   }
   Result<std::size_t> touch(Space space, Hashes hashes, Time deadline) {
-    return told(run(request_of::chain(Verb::kTouch, space, hashes, deadline)), &Completion::count);
+    return told(run(request_of::chain(Op::kTouch, space, hashes, deadline)), &Completion::count);
   }
   Result<std::size_t> retain(Space space, Hashes hashes, Time deadline) {
-    return told(run(request_of::chain(Verb::kRetain, space, hashes, deadline)), &Completion::count);
+    return told(run(request_of::chain(Op::kRetain, space, hashes, deadline)), &Completion::count);
   }
   Result<std::size_t> unretain(Space space, Hashes hashes, Time deadline) {
-    return told(run(request_of::chain(Verb::kUnretain, space, hashes, deadline)), &Completion::count);
+    return told(run(request_of::chain(Op::kUnretain, space, hashes, deadline)), &Completion::count);
   }
   Result<DropResult> drop(Space space, Hashes hashes, Time deadline) {
-    return told(run(request_of::chain(Verb::kDrop, space, hashes, deadline)), &Completion::drop);
+    return told(run(request_of::chain(Op::kDrop, space, hashes, deadline)), &Completion::drop);
   }
   Result<NamedContext> create_context(Space space, Hashes hashes, ContextOptions options) {
     return with([&](Client& client) { return client.create_context(space, hashes, options); });
@@ -149,13 +150,13 @@ class TypedClient : public BlockingClient {
     static_cast<void>(with([&](Client& client) { client.tell_prefill_speed(tokens_per_second); }));
   }
   Result<std::size_t> lend(std::span<std::byte> memory, Time deadline) {
-    return told(run({.verb = Verb::kLend, .deadline = deadline, .memory = memory}), &Completion::count);
+    return told(run({.op = Op::kLend, .deadline = deadline, .memory = memory}), &Completion::count);
   }
   Result<void> add_device_memory(DeviceMemory memory) {
     return with([&](Client& client) { return client.add_device_memory(memory); });
   }
   Result<void> remove_device_memory(std::span<std::byte> memory, Time deadline) {
-    const Completion end = run({.verb = Verb::kRemoveDeviceMemory, .deadline = deadline, .memory = memory});
+    const Completion end = run({.op = Op::kRemoveDeviceMemory, .deadline = deadline, .memory = memory});
     return end.error ? Result<void>(end.error) : Result<void>();
   }
   bool is_quarantined(std::span<const std::byte> memory) {
@@ -192,75 +193,75 @@ class TypedQueue : public CompletionQueue {
 
   std::size_t block_bytes(Space space) const { return size_of(space).block_bytes; }
   Result<CallId> submit_open(const NamespaceRecord& record, Time deadline, std::uint64_t tag = 0) {
-    return submit({.verb = Verb::kOpen, .deadline = deadline, .tag = tag, .record = &record});
+    return submit({.op = Op::kOpen, .deadline = deadline, .tag = tag, .record = &record});
   }
   Result<CallId> submit_wait_open(Space space, Time deadline, std::uint64_t tag = 0) {
-    return submit({.verb = Verb::kWaitOpen, .space = space, .deadline = deadline, .tag = tag});
+    return submit({.op = Op::kWaitOpen, .space = space, .deadline = deadline, .tag = tag});
   }
   Result<CallId> submit_match(Space space, Hashes hashes, MatchOptions options, std::uint64_t tag = 0) {
-    return submit(request_of::with_options(Verb::kMatch, space, hashes, options, tag));
+    return submit(request_of::with_options(Op::kMatch, space, hashes, options, tag));
   }
   Result<CallId> submit_get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options,
                             std::uint64_t tag = 0) {
-    return submit_to(Verb::kGet, space, hashes, blocks, options, tag);
+    return submit_to(Op::kGet, space, hashes, blocks, options, tag);
   }
   Result<CallId> submit_load(Space space, Hashes hashes, TargetBlocks blocks, TypedLoad options,
                              std::uint64_t tag = 0) {
-    return submit_to(Verb::kLoad, space, hashes, blocks, options, tag);
+    return submit_to(Op::kLoad, space, hashes, blocks, options, tag);
   }
   Result<CallId> submit_put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options,
                             std::uint64_t tag = 0) {
-    return submit_from(Verb::kPut, space, hashes, blocks, options, tag);
+    return submit_from(Op::kPut, space, hashes, blocks, options, tag);
   }
   Result<CallId> submit_match_set(Space set, Hashes hashes, SetMatchOptions options, std::uint64_t tag = 0,
                                   SetLists lists = {}) {
-    Request request = request_of::with_options(Verb::kMatchSet, set, hashes, options, tag);
+    Request request = request_of::with_options(Op::kMatchSet, set, hashes, options, tag);
     request.lists = lists;
     return submit(request);
   }
   Result<CallId> submit_get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options,
                                 std::uint64_t tag = 0) {
-    return submit_to(Verb::kGetSet, set, hashes, blocks, options, tag);
+    return submit_to(Op::kGetSet, set, hashes, blocks, options, tag);
   }
   Result<CallId> submit_put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options,
                                 std::uint64_t tag = 0) {
-    return submit_from(Verb::kPutSet, set, hashes, blocks, options, tag);
+    return submit_from(Op::kPutSet, set, hashes, blocks, options, tag);
   }
   Result<CallId> submit_touch(Space space, Hashes hashes, Time deadline, std::uint64_t tag = 0) {
-    return submit(request_of::chain(Verb::kTouch, space, hashes, deadline, tag));
+    return submit(request_of::chain(Op::kTouch, space, hashes, deadline, tag));
   }
   Result<CallId> submit_retain(Space space, Hashes hashes, Time deadline, std::uint64_t tag = 0) {
-    return submit(request_of::chain(Verb::kRetain, space, hashes, deadline, tag));
+    return submit(request_of::chain(Op::kRetain, space, hashes, deadline, tag));
   }
   Result<CallId> submit_unretain(Space space, Hashes hashes, Time deadline, std::uint64_t tag = 0) {
-    return submit(request_of::chain(Verb::kUnretain, space, hashes, deadline, tag));
+    return submit(request_of::chain(Op::kUnretain, space, hashes, deadline, tag));
   }
   Result<CallId> submit_drop(Space space, Hashes hashes, Time deadline, std::uint64_t tag = 0) {
-    return submit(request_of::chain(Verb::kDrop, space, hashes, deadline, tag));
+    return submit(request_of::chain(Op::kDrop, space, hashes, deadline, tag));
   }
   Result<CallId> submit_release(Lease lease, std::uint64_t tag = 0) {
-    return submit({.verb = Verb::kRelease, .tag = tag, .lease = lease});
+    return submit({.op = Op::kRelease, .tag = tag, .lease = lease});
   }
   Result<CallId> submit_lend(std::span<std::byte> memory, Time deadline, std::uint64_t tag = 0) {
-    return submit({.verb = Verb::kLend, .deadline = deadline, .tag = tag, .memory = memory});
+    return submit({.op = Op::kLend, .deadline = deadline, .tag = tag, .memory = memory});
   }
   Result<CallId> submit_remove_device_memory(std::span<std::byte> memory, Time deadline, std::uint64_t tag = 0) {
-    return submit({.verb = Verb::kRemoveDeviceMemory, .deadline = deadline, .tag = tag, .memory = memory});
+    return submit({.op = Op::kRemoveDeviceMemory, .deadline = deadline, .tag = tag, .memory = memory});
   }
   Result<CallId> submit_other(const Work& work, std::uint64_t tag = 0) { return submit({.tag = tag, .work = &work}); }
 
  private:
   template <class Options>
-  Result<CallId> submit_to(Verb verb, Space space, Hashes hashes, TargetBlocks blocks, const Options& options,
+  Result<CallId> submit_to(Op op, Space space, Hashes hashes, TargetBlocks blocks, const Options& options,
                            std::uint64_t tag) {
-    Request request = request_of::with_options(verb, space, hashes, options, tag);
+    Request request = request_of::with_options(op, space, hashes, options, tag);
     request.to = blocks;
     return submit(request);
   }
   template <class Options>
-  Result<CallId> submit_from(Verb verb, Space space, Hashes hashes, SourceBlocks blocks, const Options& options,
+  Result<CallId> submit_from(Op op, Space space, Hashes hashes, SourceBlocks blocks, const Options& options,
                              std::uint64_t tag) {
-    Request request = request_of::with_options(verb, space, hashes, options, tag);
+    Request request = request_of::with_options(op, space, hashes, options, tag);
     request.from = blocks;
     return submit(request);
   }

@@ -81,7 +81,7 @@ TEST_F(VerbsPathTest, APutOverABrokenLaneStoresNothingWrong) {
   EXPECT_EQ(put.why, make_error_code(Errc::kUnavailable)) << put.why.message();
   loop.run_for(5s);
   EXPECT_EQ(node->check(), "");
-  EXPECT_EQ(node->stats().staged_count, 0u) << "slots that were being filled are free again";
+  EXPECT_EQ(node->stats().incoming_count, 0u) << "slots that were being filled are free again";
   const PutResult again = loop.run(client->put(space, chain, memory->from, {.deadline = 5s})).value();
   EXPECT_EQ(again.stored + again.already_stored, kCount) << again.why.message();
   EXPECT_EQ(get().block_count, kCount);
@@ -120,7 +120,7 @@ TEST_F(VerbsPathTest, ALaneThatBreaksUnderAPutThatIsOverIsMadeAnew) {
   const PutResult late = loop.run(client->put(space, few, from, {.deadline = 100ms})).value();
   EXPECT_EQ(late.why, make_error_code(asio::error::timed_out));
   loop.run_for(5s);  // the node notices, with nobody left to tell
-  EXPECT_EQ(node->stats().staged_count, 0u);
+  EXPECT_EQ(node->stats().incoming_count, 0u);
   verbs.set_link("fake0", true);
   verbs.set_link("fake1", true);
   const PutResult told = loop.run(client->put(space, few, from, {.deadline = 5s})).value();
@@ -166,7 +166,7 @@ TEST_F(VerbsPathTest, AClientThatVanishesLeavesNothingPinned) {
   loop.run_until([&] { return node->session_count() == 0; });
   loop.run_for(20s);
   EXPECT_EQ(node->check(), "");
-  EXPECT_EQ(node->stats().staged_count, 0u);
+  EXPECT_EQ(node->stats().incoming_count, 0u);
 }
 
 TEST_F(VerbsPathTest, MemoryFreedAfterADeadlineIsOutOfReachBeforeItIsUsedAgain) {

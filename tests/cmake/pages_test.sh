@@ -10,7 +10,7 @@ trap 'rm -rf "$scratch"' EXIT
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 mkdir "$scratch/bin"
 for program in "$@"; do ln -s "$program" "$scratch/bin/"; done
-PATH=$scratch/bin:$PATH  # `kvstorectl spill` looks for kvstore-node
+PATH=$scratch/bin:$PATH  # `kvstorectl disk` looks for kvstore-node
 "$python" "$script" --bin "$scratch/bin" --out "$scratch" --version 1.2.3 --date 2026-01-02 > "$scratch/said" || fail 'it does not run'
 
 count=0
@@ -35,7 +35,7 @@ look() {
   done
 }
 for program in "$@"; do look "$(basename "$program")"; done
-look kvstore-node spill
+look kvstore-node disk
 [ "$count" -gt 200 ] || fail "only $count options found"
 
 # completes EXPECTED WORDS...: what bash offers for the last word has EXPECTED
@@ -55,7 +55,7 @@ completes cluster kvstorectl cl
 completes drain kvstorectl cluster dr
 completes --wait-seconds kvstorectl cluster drain --wa
 completes lfu kvstore-node --eviction-policy l
-completes verify kvstore-node spill ve
+completes verify kvstore-node disk ve
 completes put kvstore-bench run --op p
 completes "$scratch/said" kvstore-node --config "$scratch/sa"
 COMP_WORDS=(kvstorectl status --) COMP_CWORD=2

@@ -50,12 +50,12 @@ stand_in() {
 #!/bin/bash
 echo "$*" >> /var/log/systemctl.log
 unit=/usr/lib/systemd/system/kvstore-node.service pid=/run/stand-in.pid
-verb='' ours=no
+action='' ours=no
 for word in "$@"; do
   case $word in
     -*) ;;
     kvstore-node | kvstore-node.service) ours=yes ;;
-    *) [ -n "$verb" ] || verb=$word ;;
+    *) [ -n "$action" ] || action=$word ;;
   esac
 done
 value() { sed -n "s/^$1=//p" "$unit" | tail -n 1; }
@@ -89,13 +89,13 @@ stop() {
   rm -f $pid
   rm -rf /run/kvstore
 }
-case $verb in
+case $action in
   is-enabled) echo enabled; exit 0 ;;
   preset | enable | disable) [ $ours = no ] || exec /usr/bin/systemctl "$@" ;;  # links in /etc, for which nothing has to run
   is-active) runs ;;
   start | reload-or-restart | try-restart | restart | stop)
     [ $ours = yes ] || exit 0
-    case $verb in start) runs || start ;; stop) stop ;; *) stop; start ;; esac ;;
+    case $action in start) runs || start ;; stop) stop ;; *) stop; start ;; esac ;;
   *) exit 0 ;;
 esac
 END
@@ -179,7 +179,7 @@ the_unit() {
 
 the_pages() {
   local file
-  for file in man8/kvstore-node.8 man8/kvstore-node-spill-verify.8 man1/kvstorectl.1 man1/kvstorectl-cluster-drain.1 man1/kvstore-bench-run.1 man1/kvstore-policies.1; do
+  for file in man8/kvstore-node.8 man8/kvstore-node-disk-verify.8 man1/kvstorectl.1 man1/kvstorectl-cluster-drain.1 man1/kvstore-bench-run.1 man1/kvstore-policies.1; do
     zcat "/usr/share/man/$file.gz" | grep -q '^\.SH OPTIONS' || { echo "$file"; return 1; }
   done
   for file in kvstore-node kvstorectl kvstore-bench kvstore-policies; do
@@ -212,7 +212,7 @@ next_version() {
 # An edited configuration, what lies on disk and the user are there afterwards, and the node was restarted.
 upgrade() {
   local before uid
-  printf '\nspill-path = "/var/lib/kvstore/spill"\nspill-capacity = "1GiB"\n' >> $config
+  printf '\ndisk-path = "/var/lib/kvstore/disk"\ndisk-capacity = "1GiB"\n' >> $config
   systemctl restart kvstore-node
   waits_for_disk
   /tmp/first_hit/build/first_hit_c  # the restart has lost what was in memory: it had no disk yet
@@ -224,7 +224,7 @@ upgrade() {
   waits_for_disk
   [ "$(cat /run/stand-in.pid)" != "$before" ]
   [ "$(id -u kvstore)" = "$uid" ]
-  grep -q '^spill-capacity' $config
+  grep -q '^disk-capacity' $config
   dpkg-query -W -f '${Version}\n' kvstore-node | grep -q '+1$'
   finds_all
 }
@@ -236,7 +236,7 @@ removal() {
   [ ! -e /usr/bin/kvstore-node ]
   [ ! -e /run/stand-in.pid ]
   [ -s $config ]
-  [ -d /var/lib/kvstore/spill ]
+  [ -d /var/lib/kvstore/disk ]
   id kvstore
 }
 

@@ -57,7 +57,7 @@ CANNOT = {
 
 #: What a page writes in capitals stands for something of the reader's.
 PLACEHOLDERS = re.compile(
-    r"(?<![\w$/{-])(MODEL|FILE|ENDPOINT|ADMIN|HOST|DIR|DIRECTORY|PORT|REGISTRY|ETCD|DEVICE|SPILL_PATH|ENGINE_LOG|GID_INDEX|N)(?![\w=])"
+    r"(?<![\w$/{-])(MODEL|FILE|ENDPOINT|ADMIN|HOST|DIR|DIRECTORY|PORT|REGISTRY|ETCD|DEVICE|DISK_PATH|ENGINE_LOG|GID_INDEX|N)(?![\w=])"
 )
 
 #: A node as most pages take for granted: where the package's would listen.
@@ -117,7 +117,7 @@ curl -sf --cert prometheus.pem --key prometheus.key --cacert ca.pem https://10.0
 WITH_DISK = """
 mkdir -p "$KV_SCRATCH/disk1" "$KV_SCRATCH/disk2"
 stop
-start kvstore-node --config /etc/kvstore/kvstore-node.toml --capacity 64MiB --spill-path "$KV_SCRATCH/disk1/kv" --spill-capacity 64MiB
+start kvstore-node --config /etc/kvstore/kvstore-node.toml --capacity 64MiB --disk-path "$KV_SCRATCH/disk1/kv" --disk-capacity 64MiB
 for i in $(seq 100); do
   curl -s 127.0.0.1:7401/metrics | grep -q '^kvstore_disk_is_on 1' && curl -s 127.0.0.1:7401/metrics | grep -q '^kvstore_disk_is_loading 0' && break
   sleep 0.05
@@ -163,14 +163,14 @@ PAGES = {
         substitute={
             "capacity=96GiB": "capacity=96MiB",
             "--capacity 64GiB": "--capacity 64MiB",
-            "--spill-capacity 800GiB": "--spill-capacity 256MiB",
+            "--disk-capacity 800GiB": "--disk-capacity 256MiB",
             "=/disk": '="$KV_SCRATCH"/disk',
         },
         skip={
             "kvstore-node --config /etc/kvstore/kvstore-node.toml --autotune": AUTOTUNE,
-            "kvstore-node --capacity 64GiB --spill-path /nvme0/spill": AUTOTUNE,
+            "kvstore-node --capacity 64GiB --disk-path /nvme0/blocks": AUTOTUNE,
         },
-        after={"kvstore-node --capacity 64GiB --spill-path /var/lib/kvstore/spill": WITH_DISK},
+        after={"kvstore-node --capacity 64GiB --disk-path /var/lib/kvstore/disk": WITH_DISK},
     ),
     "docs/security.md": Page(
         after={
@@ -203,7 +203,7 @@ PAGES = {
         before=START + FIRST_HIT + "start kvstore-node --listen tcp://127.0.0.1:7500 --admin none --capacity 64MiB\n",
         substitute={"my-model": "example", "tls://other-cluster:7400": "tcp://127.0.0.1:7500"},
         after={
-            "kvstorectl contexts delete support-prompt": "kvstorectl contexts create support-prompt --space example --tokens prompt.txt --ttl 1h > /dev/null\n"
+            "kvstorectl contexts delete support-prompt": "kvstorectl contexts create support-prompt --namespace example --tokens prompt.txt --ttl 1h > /dev/null\n"
             "rm support-prompt.kvctx\n"
         },
     ),
@@ -221,16 +221,18 @@ PAGES = {
         skip={"kvstorectl top -e ENDPOINT": "runs until somebody types q"},
         needs=("etcd", "curl"),
     ),
-    "docs/spill-format.md": Page(
-        before='start kvstore-node --admin none --capacity 64MiB --spill-path "$KV_SCRATCH/spill" --spill-capacity 64MiB\nsleep 1\nstop\n',
-        substitute={" DIR": ' "$KV_SCRATCH"/spill'},
+    "docs/disk-format.md": Page(
+        before='start kvstore-node --admin none --capacity 64MiB --disk-path "$KV_SCRATCH/disk" --disk-capacity 64MiB\nsleep 1\nstop\n',
+        substitute={" DIR": ' "$KV_SCRATCH"/disk'},
     ),
     "docs/cache-quality.md": Page(
         before=TRACE + "mv conversation_trace.jsonl.gz mine.jsonl.gz\n",
         substitute={"10000,30000,100000": "30,100"},
         skip_blocks={"cmake --build --preset release --target kvstore-bench kvstore-policies": MEASURES},
     ),
-    "docs/python.md": Page(skip_blocks={"$ python -m kvstore size --model gemma-2-9b --new-tokens 100": CANNOT["python"]}),
+    "docs/python.md": Page(
+        skip_blocks={"$ python -m kvstore size --model gemma-2-9b --new-tokens 100": CANNOT["python"]}
+    ),
     "docs/kubernetes.md": Page(),
     "docs/engines.md": Page(whole=ENGINES),
     **{f"docs/engines/{name}.md": Page(whole=ENGINES) for name in ENGINE_PAGES},

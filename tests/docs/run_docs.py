@@ -145,7 +145,7 @@ def substituted(text: str, page: Page, used: set[str]) -> str:
 def is_daemon(statement: str) -> bool:
     return (
         first_word(statement).split("/")[-1] == "kvstore-node"
-        and not re.search(r" (--check-config|--autotune|--help|spill)\b", statement)
+        and not re.search(r" (--check-config|--autotune|--help|disk)\b", statement)
         and not statement.rstrip().endswith("&")
     )
 

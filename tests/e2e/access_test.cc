@@ -115,15 +115,15 @@ TEST_F(E2eAccessTest, EveryCellOfTheTableHoldsOverTheWire) {
       RawSession session(endpoint);
       ASSERT_TRUE(session.send_hello(kWireVersion, token_of(roles))) << roles_text(roles);
       std::uint64_t id = 10;
-      for (const VerbRule& rule : kVerbRules) {
-        const bool has_no_answer = rule.verb == FrameType::kPutData || rule.verb == FrameType::kCancel;
+      for (const RequestRule& rule : kRequestRules) {
+        const bool has_no_answer = rule.type == FrameType::kPutData || rule.type == FrameType::kCancel;
         const double before = has_no_answer ? denials(node, rule.rule.right) : 0;
         const std::uint64_t asked = ++id, after = ++id;
-        ASSERT_TRUE(send_empty(session, rule.verb, asked) && send_empty(session, FrameType::kPing, after));
+        ASSERT_TRUE(send_empty(session, rule.type, asked) && send_empty(session, FrameType::kPing, after));
         bool is_denied = false;
         while (true) {
           const auto answer = session.read_answer();
-          ASSERT_TRUE(answer) << frame_type_name(rule.verb) << " ended the session";
+          ASSERT_TRUE(answer) << frame_type_name(rule.type) << " ended the session";
           if (answer->header.request_id == after) break;
           is_denied = answer->is_error() && answer->error_code() == Errc::kPermissionDenied;
           if (is_denied) {
@@ -134,7 +134,7 @@ TEST_F(E2eAccessTest, EveryCellOfTheTableHoldsOverTheWire) {
         }
         if (has_no_answer) is_denied = denials(node, rule.rule.right) > before;
         EXPECT_EQ(is_denied, !has_right(roles, rule.rule.right))
-            << frame_type_name(rule.verb) << " with " << roles_text(roles) << " at " << endpoint;
+            << frame_type_name(rule.type) << " with " << roles_text(roles) << " at " << endpoint;
       }
     }
   }

@@ -86,16 +86,16 @@ TEST(E2eAutotuneTest, TheFragmentIsAFileThatTheNodeTakes) {
 
 TEST(E2eAutotuneTest, ADiskIsMeasuredWhereItsDirectoryIsToBe) {
   const TempDir directory;
-  const std::string spill = directory.path() + "/not there yet";
-  const std::vector<std::string> options = {"--capacity", "64MiB", "--spill-path", spill, "--spill-capacity", "60TiB"};
+  const std::string disk = directory.path() + "/not there yet";
+  const std::vector<std::string> options = {"--capacity", "64MiB", "--disk-path", disk, "--disk-capacity", "60TiB"};
   std::vector<std::string> as_json = options;
   as_json.insert(as_json.begin(), "--json");
   const json document = advice_in(autotune(as_json));
   EXPECT_TRUE(fs::is_empty(directory.path())) << "nothing is left behind, and no directory made";
-  EXPECT_THAT(subject_of(document, "disk " + spill)["measured"].get<std::string>(),
+  EXPECT_THAT(subject_of(document, "disk " + disk)["measured"].get<std::string>(),
               testing::AllOf(HasSubstr("wrote "), HasSubstr("read "), HasSubstr(" free")));
-  EXPECT_EQ(subject_of(document, "disk space")["option"], "spill-capacity");
-  taken_fragment(directory, options, {"--capacity", "64MiB", "--spill-path", spill});
+  EXPECT_EQ(subject_of(document, "disk space")["option"], "disk-capacity");
+  taken_fragment(directory, options, {"--capacity", "64MiB", "--disk-path", disk});
 }
 
 /// Two directories of one device: that is told in the file, with their names.
@@ -103,8 +103,8 @@ TEST(E2eAutotuneTest, APathDoesNotGetOutOfItsComment) {
   const TempDir directory;
   const std::string one = directory.path() + "/one", other = directory.path() + "/a\nthreads = \"many\"\n#";
   const std::string text = taken_fragment(
-      directory, {"--capacity", "64MiB", "--spill-path", one, "--spill-path", other, "--spill-capacity", "1GiB"}, {});
-  EXPECT_THAT(text, HasSubstr("give each device one spill-path"));
+      directory, {"--capacity", "64MiB", "--disk-path", one, "--disk-path", other, "--disk-capacity", "1GiB"}, {});
+  EXPECT_THAT(text, HasSubstr("give each device one disk-path"));
 }
 
 TEST(E2eAutotuneTest, WhatDoesNotGoTogetherIsRefused) {

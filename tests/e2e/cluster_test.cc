@@ -152,14 +152,14 @@ TEST_F(E2eClusterTest, NodesFindOneAnotherAndOneAddressIsEnoughForAClient) {
 /// Without any option: nodes of one etcd learn together when blocks are used again.
 TEST_F(E2eClusterTest, NodesLearnTogether) {
   const EtcdProcesses etcd;
-  for (const char* id : {"n0", "n1", "n2"}) nodes.push_back(start_node(etcd, id, {"--pool-seconds", "1"}));
+  for (const char* id : {"n0", "n1", "n2"}) nodes.push_back(start_node(etcd, id, {"--exchange-seconds", "1"}));
   wait_for_members(3);
   TestClient client(nodes[0]->unix_socket(), Transport::kUnix, kBlockBytes, kBlocks);
   work(client, 8);
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(finds_all(client));
   for (const auto& node : nodes) {
-    EXPECT_TRUE(eventually([&] { return node->metric("kvstore_pool_nodes") == 2; })) << node->log();
-    EXPECT_TRUE(eventually([&] { return node->metric("kvstore_pool_nodes_counted") == 2; })) << node->log();
+    EXPECT_TRUE(eventually([&] { return node->metric("kvstore_exchange_nodes") == 2; })) << node->log();
+    EXPECT_TRUE(eventually([&] { return node->metric("kvstore_exchange_nodes_counted") == 2; })) << node->log();
   }
 }
 

@@ -39,7 +39,7 @@ TEST(E2eContextsTest, APersonCreatesListsExtendsAndDeletes) {
     for (const BlockHash& hash : chain) file << to_hex(hash.bytes) << "\n";
   }
   const std::string space = to_hex(client.record().id().bytes).substr(0, 12);
-  const Finished made = contexts(node, {"create", "prompt", "--space", space, "--hashes", hashes, "--ttl", "1h",
+  const Finished made = contexts(node, {"create", "prompt", "--namespace", space, "--hashes", hashes, "--ttl", "1h",
                                         "--sliding", "--tag", "team=x", "--json"});
   ASSERT_EQ(made.status, 0) << made.err;
   const json one = json::parse(made.out);
@@ -66,7 +66,7 @@ TEST(E2eContextsTest, APersonCreatesListsExtendsAndDeletes) {
   EXPECT_EQ(contexts(node, {"extend", "prompt", "--until", "1999-01-01"}).status, 1);
   EXPECT_EQ(contexts(node, {"extend", "prompt", "--until", "soon"}).status, 2);
   EXPECT_EQ(contexts(node, {"extend", "prompt"}).status, 2);
-  EXPECT_EQ(contexts(node, {"create", "x", "--space", space, "--ttl", "1h"}).status, 2) << "of which chain?";
+  EXPECT_EQ(contexts(node, {"create", "x", "--namespace", space, "--ttl", "1h"}).status, 2) << "of which chain?";
   EXPECT_EQ(contexts(node, {"show", "other"}).status, 1);
 
   // A short one ends by itself.
@@ -77,7 +77,7 @@ TEST(E2eContextsTest, APersonCreatesListsExtendsAndDeletes) {
   EXPECT_EQ(gone.status, 1);
   EXPECT_THAT(gone.err, HasSubstr("no context 'prompt'"));
   EXPECT_EQ(contexts(node, {"delete", "prompt"}).status, 1);
-  ASSERT_EQ(contexts(node, {"create", "prompt", "--space", space, "--hashes", hashes, "--ttl", "1h"}).status, 0);
+  ASSERT_EQ(contexts(node, {"create", "prompt", "--namespace", space, "--hashes", hashes, "--ttl", "1h"}).status, 0);
   EXPECT_EQ(contexts(node, {"delete", "prompt"}).status, 0);
 }
 
@@ -96,9 +96,9 @@ std::string bytes_of(const std::string& path) {
 /// From a node that has it on disk, to another; in two batches.
 TEST(E2eContextsTest, AContextGoesAsAFileToAnotherNode) {
   constexpr std::size_t kLargeBytes = 1 << 20;
-  const TempDir spill, directory;
-  const std::vector<std::string> options = {"--capacity",   "128MiB",     "--rdma",           "off",
-                                            "--spill-path", spill.path(), "--spill-capacity", "512MiB"};
+  const TempDir disk, directory;
+  const std::vector<std::string> options = {"--capacity",  "128MiB",    "--rdma",          "off",
+                                            "--disk-path", disk.path(), "--disk-capacity", "512MiB"};
   const auto chain = make_chain(3, 20);
   const std::string hashes = in_file(directory, chain), file = directory.path() + "/prompt.kvctx";
   std::string space;
@@ -109,7 +109,7 @@ TEST(E2eContextsTest, AContextGoesAsAFileToAnotherNode) {
     ASSERT_EQ(client.put(chain).stored, 20u);
     space = to_hex(client.record().id().bytes).substr(0, 12);
     ASSERT_EQ(
-        contexts(node, {"create", "prompt", "--space", space, "--hashes", hashes, "--ttl", "1h", "--priority", "8"})
+        contexts(node, {"create", "prompt", "--namespace", space, "--hashes", hashes, "--ttl", "1h", "--priority", "8"})
             .status,
         0);
     node.signal(SIGTERM);
@@ -117,7 +117,7 @@ TEST(E2eContextsTest, AContextGoesAsAFileToAnotherNode) {
   }
   // Nothing is brought to memory by itself: what is exported comes from the disk.
   std::vector<std::string> cold = options;
-  cold.insert(cold.end(), {"--spill-warm-rate", "0"});
+  cold.insert(cold.end(), {"--disk-warm-rate", "0"});
   const NodeProcess node(cold), other({"--capacity", "128MiB", "--rdma", "off"});
   ASSERT_TRUE(eventually([&] { return node.metric("kvstore_disk_is_loading") == 0; }));
   const Finished out = contexts(node, {"export", "prompt", file, "--deadline", "20s"});
@@ -175,7 +175,7 @@ TEST(E2eContextsTest, AContextGoesFromOneTenantToAnotherOfAnotherCluster) {
   };
   const std::string space = space_of(*blue);
   EXPECT_NE(space, to_hex(client.record().id().bytes)) << "the node adds the tenant and a salt to the record";
-  const Finished made = contexts(*blue, {"create", "prompt", "--space", space, "--hashes", hashes, "--ttl", "1h"});
+  const Finished made = contexts(*blue, {"create", "prompt", "--namespace", space, "--hashes", hashes, "--ttl", "1h"});
   ASSERT_EQ(made.status, 0) << made.err;
   const Finished out = contexts(*blue, {"export", "prompt", file, "--deadline", "20s"});
   ASSERT_EQ(out.status, 0) << out.err;
@@ -192,15 +192,15 @@ TEST(E2eContextsTest, AContextGoesFromOneTenantToAnotherOfAnotherCluster) {
 
 TEST(E2eContextsTest, ContextsOutliveTheNode) {
   for (const bool is_sealed : {false, true}) {
-    const TempDir spill, directory;
+    const TempDir disk, directory;
     const std::string key_file = directory.path() + "/key";
     std::ofstream(key_file) << std::string(64, 'a') << "\n";
     std::filesystem::permissions(key_file, std::filesystem::perms::owner_read);
-    std::vector<std::string> options = {"--capacity",   "64MiB",      "--rdma",           "off",
-                                        "--spill-path", spill.path(), "--spill-capacity", "256MiB"};
-    if (is_sealed) options.insert(options.end(), {"--spill-key-file", key_file});
+    std::vector<std::string> options = {"--capacity",  "64MiB",     "--rdma",          "off",
+                                        "--disk-path", disk.path(), "--disk-capacity", "256MiB"};
+    if (is_sealed) options.insert(options.end(), {"--disk-key-file", key_file});
     const auto chain = make_chain(1, 8);
-    const std::string hashes = in_file(directory, chain), file = spill.path() + "/CONTEXTS";
+    const std::string hashes = in_file(directory, chain), file = disk.path() + "/CONTEXTS";
     json before;
     {
       NodeProcess node(options);
@@ -210,9 +210,10 @@ TEST(E2eContextsTest, ContextsOutliveTheNode) {
       ASSERT_EQ(client.put(std::span(chain).first(6)).stored, 6u);
       const std::string space = to_hex(client.record().id().bytes).substr(0, 12);
       for (const char* const name : {"prompt-of-mine", "ended", "deleted"}) {
-        ASSERT_EQ(contexts(node, {"create", name, "--space", space, "--hashes", hashes, "--ttl", "1h", "--tag", "mine"})
-                      .status,
-                  0);
+        ASSERT_EQ(
+            contexts(node, {"create", name, "--namespace", space, "--hashes", hashes, "--ttl", "1h", "--tag", "mine"})
+                .status,
+            0);
       }
       ASSERT_EQ(contexts(node, {"delete", "deleted"}).status, 0);
       ASSERT_EQ(contexts(node, {"extend", "ended", "--ttl", "1ms"}).status, 0);
@@ -237,7 +238,8 @@ TEST(E2eContextsTest, ContextsOutliveTheNode) {
       EXPECT_EQ(node.metric("kvstore_context_written_tokens_total{tenant=\"\"}"), 0) << "they were written before";
       const std::string space = before["namespace_id"];
       const auto writes = node.metric("kvstore_context_file_writes_total");
-      ASSERT_EQ(contexts(node, {"create", "second", "--space", space, "--hashes", hashes, "--ttl", "1h"}).status, 0);
+      ASSERT_EQ(contexts(node, {"create", "second", "--namespace", space, "--hashes", hashes, "--ttl", "1h"}).status,
+                0);
       EXPECT_TRUE(eventually([&] { return node.metric("kvstore_context_file_writes_total") > writes; }));
       node.signal(SIGKILL);
       node.wait();

@@ -41,7 +41,7 @@ class FaultyDisk {
   FaultyDisk(const FaultyDisk&) = delete;
   FaultyDisk& operator=(const FaultyDisk&) = delete;
 
-  std::string path() const { return directory_.path() + "/spill"; }
+  std::string path() const { return directory_.path() + "/disk"; }
   std::vector<std::string> environment() const {
     return {std::string("LD_PRELOAD=") + KV_FAULTY_DISK_LIBRARY, "KV_FAULT_DIRECTORY=" + path(),
             "KV_FAULT_CONTROL=" + directory_.path() + "/control"};
@@ -62,9 +62,9 @@ class E2eDiskFaultTest : public testing::TestWithParam<fault_mode> {
   }
 
   std::unique_ptr<NodeProcess> start(std::vector<std::string> more = {}) {
-    std::vector<std::string> options = {"--capacity-blocks",     "64",        "--capacity-block-bytes", "64KiB",
-                                        "--spill-path",          disk.path(), "--spill-capacity",       "256MiB",
-                                        "--spill-retry-seconds", "0.2"};
+    std::vector<std::string> options = {"--capacity-blocks",    "64",        "--capacity-block-bytes", "64KiB",
+                                        "--disk-path",          disk.path(), "--disk-capacity",        "256MiB",
+                                        "--disk-retry-seconds", "0.2"};
     options.insert(options.end(), more.begin(), more.end());
     return std::make_unique<NodeProcess>(options, "", disk.environment());
   }
@@ -119,7 +119,7 @@ TEST_P(E2eDiskFaultTest, TheTierIsOffWhileTheDiskFailsAndOnAgainAfterwards) {
   // A namespace that the disk cannot be told of now must not keep it from coming back.
   TestClient other(node->unix_socket(), Transport::kUnix, kDiskFaultBlockBytes / 2, kDiskFaultBlocks);
   expect_memory_is_served(other, 1);
-  EXPECT_TRUE(node->logs("spill: off")) << node->log();
+  EXPECT_TRUE(node->logs("disk: off")) << node->log();
   const Finished status = run_program({ctl_program(), "status", "--endpoint", node->unix_socket()});
   EXPECT_EQ(status.status, 0);
   EXPECT_NE(status.out.find("off"), std::string::npos) << status.out;
@@ -231,7 +231,7 @@ TEST_P(E2eDiskFaultNodeTest, NobodyWaitsForADiskThatHangsWhileItIsOpenedAgain) {
 
 TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatFailsIsLeftOut) {
   const TempDir healthy;
-  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5"});
+  const auto node = start({"--disk-path", healthy.path(), "--spill-put-wait-seconds", "5"});
   const auto client = connect(*node);
   fill(*node, *client);
   disk.set(FAULT_EIO);
@@ -259,8 +259,8 @@ const char* const kHangSeconds = "4";
 
 TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
   const TempDir healthy;
-  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds",
-                           kHangSeconds, "--spill-read-threads", "2"});
+  const auto node = start({"--disk-path", healthy.path(), "--spill-put-wait-seconds", "5", "--disk-hang-seconds",
+                           kHangSeconds, "--disk-read-threads", "2"});
   const auto client = connect(*node);
   fill(*node, *client);
   disk.set(FAULT_STUCK);
@@ -303,8 +303,8 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
 /// Whoever takes a broken disk out must not wait for it, and gets it back once it answers.
 TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsTakenOutWhileTheNodeServes) {
   const TempDir healthy;
-  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds",
-                           kHangSeconds, "--spill-read-threads", "2"});
+  const auto node = start({"--disk-path", healthy.path(), "--spill-put-wait-seconds", "5", "--disk-hang-seconds",
+                           kHangSeconds, "--disk-read-threads", "2"});
   const auto client = connect(*node);
   fill(*node, *client);
   const auto use = [&](std::vector<std::string> arguments) {
@@ -312,7 +312,7 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsTakenOutWhileTheNodeServes)
     return run_program(arguments);
   };
   disk.set(FAULT_STUCK);
-  const Finished out = use({"spill-path=" + healthy.path()});
+  const Finished out = use({"disk-path=" + healthy.path()});
   EXPECT_EQ(out.status, 0) << out.err;
   std::uint64_t name = 100;
   EXPECT_TRUE(eventually([&] {
@@ -330,12 +330,12 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsTakenOutWhileTheNodeServes)
     return node->metric("kvstore_spilled_blocks_total") > before + 50;
   })) << node->log();
   expect_right(*client, 12);
-  EXPECT_NE(use({"spill-path=" + healthy.path(), "spill-path=" + disk.path()}).err.find("still being closed"),
+  EXPECT_NE(use({"disk-path=" + healthy.path(), "disk-path=" + disk.path()}).err.find("still being closed"),
             std::string::npos);
   disk.set(FAULT_NONE);
   EXPECT_TRUE(eventually([&] { return node->log().find(disk.path() + " is closed and") != std::string::npos; }))
       << node->log();
-  const Finished back = use({"spill-path=" + healthy.path(), "spill-path=" + disk.path()});
+  const Finished back = use({"disk-path=" + healthy.path(), "disk-path=" + disk.path()});
   EXPECT_EQ(back.status, 0) << back.err;
   expect_right(*client, name);
   node->signal(SIGTERM);
@@ -347,8 +347,8 @@ TEST_P(E2eDiskFaultNodeTest, ADropHoldsForADiskThatIsLeftOutThoughTheNodeIsKille
   for (const fault_mode mode : {FAULT_EIO, FAULT_STUCK}) {
     SCOPED_TRACE(mode == FAULT_EIO ? "fails" : "hangs");
     const TempDir healthy;
-    const std::vector<std::string> options = {"--spill-path",         healthy.path(), "--spill-put-wait-seconds", "5",
-                                              "--spill-hang-seconds", kHangSeconds};
+    const std::vector<std::string> options = {"--disk-path", healthy.path(),        "--spill-put-wait-seconds",
+                                              "5",           "--disk-hang-seconds", kHangSeconds};
     auto node = start(options);
     {
       const auto client = connect(*node);
@@ -391,7 +391,7 @@ TEST_P(E2eDiskFaultNodeTest, ADropHoldsForADiskThatIsLeftOutThoughTheNodeIsKille
 /// What cannot be synced is not durable, though it was written; the answer says so, and so does the tool.
 TEST_P(E2eDiskFaultNodeTest, ADropThatNoDiskCanKeepSaysThatItHoldsUntilTheNextStart) {
   for (const fault_mode mode : {FAULT_SYNC_FAILS, FAULT_STUCK}) {
-    const auto node = start({"--spill-drop-wait-seconds", "0.5"});
+    const auto node = start({"--disk-drop-wait-seconds", "0.5"});
     ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_on") == 1; })) << node->log();
     const auto client = connect(*node);
     const auto chain = make_chain(1, kDiskFaultBlocks);
@@ -401,7 +401,7 @@ TEST_P(E2eDiskFaultNodeTest, ADropThatNoDiskCanKeepSaysThatItHoldsUntilTheNextSt
     ASSERT_TRUE(dropped) << dropped.error().message();
     EXPECT_EQ(dropped->block_count, 1u);
     EXPECT_TRUE(dropped->until_restart) << node->log();
-    const Finished tool = run_program({ctl_program(), "drop", "--endpoint", node->unix_socket(), "--space",
+    const Finished tool = run_program({ctl_program(), "drop", "--endpoint", node->unix_socket(), "--namespace",
                                        to_hex(client->record().id().bytes), "--all", "--yes"});
     EXPECT_NE(tool.out.find("until the node next starts"), std::string::npos) << tool.out << tool.err;
     EXPECT_GE(node->metric("kvstore_disk_drops_not_kept_total"), mode == FAULT_STUCK ? 0 : 2);
@@ -428,7 +428,7 @@ TEST_P(E2eDiskFaultNodeTest, ASlowDiskCostsBlocksAndNotTime) {
 }
 
 TEST_P(E2eDiskFaultNodeTest, AStopDoesNotWaitForADiskThatHangs) {
-  const auto node = start({"--spill-stop-seconds", "0.5"});
+  const auto node = start({"--disk-stop-seconds", "0.5"});
   const auto client = connect(*node);
   fill(*node, *client);
   disk.set(FAULT_STUCK);
@@ -440,8 +440,8 @@ TEST_P(E2eDiskFaultNodeTest, AStopDoesNotWaitForADiskThatHangs) {
 TEST_P(E2eDiskFaultNodeTest, AStartThatFailsDoesNotWaitForADiskThatHangs) {
   disk.set(FAULT_STUCK);
   const Finished node =
-      run_program({node_program(), "--listen", "unix:///proc/not/there", "--capacity", "64MiB", "--spill-path",
-                   disk.path(), "--spill-capacity", "256MiB", "--spill-stop-seconds", "0.2", "--admin", "127.0.0.1:0"},
+      run_program({node_program(), "--listen", "unix:///proc/not/there", "--capacity", "64MiB", "--disk-path",
+                   disk.path(), "--disk-capacity", "256MiB", "--disk-stop-seconds", "0.2", "--admin", "127.0.0.1:0"},
                   disk.environment());
   EXPECT_EQ(node.status, 1) << node.err;
   EXPECT_NE(node.err.find("/proc/not/there"), std::string::npos) << node.err;

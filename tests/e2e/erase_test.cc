@@ -60,9 +60,9 @@ class E2eEraseTest : public testing::Test {
                                           "64",
                                           "--capacity-block-bytes",
                                           "64KiB",
-                                          "--spill-path",
+                                          "--disk-path",
                                           path(name),
-                                          "--spill-capacity",
+                                          "--disk-capacity",
                                           "256MiB",
                                           "--spill-put-wait-seconds",
                                           "5",
@@ -109,7 +109,7 @@ class E2eEraseTest : public testing::Test {
       if (entry.is_regular_file()) files.push_back(text_of(entry.path()));
     return files;
   }
-  /// Of a spill directory: the wrapped keys by number (docs/spill-format.md).
+  /// Of a disk directory: the wrapped keys by number (docs/disk-format.md).
   static std::map<std::string, std::string> wrapped_keys(const std::string& where) {
     constexpr std::size_t kHeader = 15, kEntry = 128, kNumber = 8, kSealedAt = 72, kSealed = 48;
     std::map<std::string, std::string> keys;
@@ -195,7 +195,7 @@ TEST_F(E2eEraseTest, NothingOfTheTenantIsLeftOnAnyNodeAndOthersHaveAllTheyHad) {
     }
     nodes[i]->signal(SIGTERM);
     EXPECT_EQ(nodes[i]->wait(), 0);
-    const Finished verified = run_program({node_program(), "spill", "verify", path(name)});
+    const Finished verified = run_program({node_program(), "disk", "verify", path(name)});
     EXPECT_EQ(verified.status, 0) << verified.out << verified.err;
     nodes[i] = start(name);
     ASSERT_TRUE(eventually([&] { return nodes[i]->metric("kvstore_disk_is_loading") == 0; }));
@@ -213,12 +213,12 @@ TEST_F(E2eEraseTest, NothingOfTheTenantIsLeftOnAnyNodeAndOthersHaveAllTheyHad) {
 /// Whoever copied the files before has the blocks' bytes. Without the keys that the erasure took out of KEYS they are
 /// nothing, also to who has the operator's key.
 TEST_F(E2eEraseTest, WithEncryptionTheTenantsBlocksAreGoneWhereverTheirBytesLie) {
-  std::ofstream(path("spill.key")) << "one " << std::string(64, '7') << "\n";
-  ASSERT_EQ(::chmod(path("spill.key").c_str(), 0400), 0);
+  std::ofstream(path("disk.key")) << "one " << std::string(64, '7') << "\n";
+  ASSERT_EQ(::chmod(path("disk.key").c_str(), 0400), 0);
   const auto begin = [&](const std::string& name) {
-    auto node = start(name, {"--spill-key-file", path("spill.key")});
+    auto node = start(name, {"--disk-key-file", path("disk.key")});
     EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
-    EXPECT_EQ(node->metric("kvstore_spill_encrypted"), 1);
+    EXPECT_EQ(node->metric("kvstore_disk_encrypted"), 1);
     return node;
   };
   const auto end = [](NodeProcess& node) {

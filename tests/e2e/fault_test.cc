@@ -160,7 +160,7 @@ TEST_P(E2eFaultTest, SigtermDrainsAndExitsZero) {
   EXPECT_EQ(loop.wrong_bytes(), 0u);
 }
 
-TEST_P(E2eFaultTest, AClientKilledMidPutLeavesNothingStaged) {
+TEST_P(E2eFaultTest, AClientKilledMidPutLeavesNothingIncoming) {
   const NodeProcess node(options({"--capacity", "256MiB"}));
   const std::string bench = bench_program(), url = endpoint(node), transport = transport_name(GetParam());
   const pid_t writer = ::fork();
@@ -174,7 +174,7 @@ TEST_P(E2eFaultTest, AClientKilledMidPutLeavesNothingStaged) {
   ::kill(writer, SIGKILL);
   ::waitpid(writer, nullptr, 0);
   EXPECT_TRUE(eventually([&] { return node.metric("kvstore_sessions") == 0; }));
-  EXPECT_EQ(node.metric("kvstore_staged_blocks"), 0);
+  EXPECT_EQ(node.metric("kvstore_incoming_blocks"), 0);
   EXPECT_EQ(node.metric("kvstore_allocated_bytes"), node.metric("kvstore_blocks") * (2 << 20));
 }
 

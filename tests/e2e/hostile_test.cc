@@ -25,7 +25,7 @@ class E2eHostileTest : public testing::Test {
     // Whatever happened: the node serves, and holds what it held.
     EXPECT_EQ(client.get(chain).block_count, chain.size());
     EXPECT_EQ(client.wrong_bytes(chain, chain.size()), 0u);
-    EXPECT_EQ(node.metric("kvstore_staged_blocks"), 0);
+    EXPECT_EQ(node.metric("kvstore_incoming_blocks"), 0);
     EXPECT_EQ(node.metric("kvstore_allocated_bytes"), node.metric("kvstore_blocks") * kHostileBlockBytes);
   }
 
@@ -93,7 +93,7 @@ TEST_F(E2eHostileTest, RandomBytesEndTheirSessionOnly) {
   }
 }
 
-TEST_F(E2eHostileTest, AVerbBeforeHelloIsRefused) {
+TEST_F(E2eHostileTest, ARequestBeforeHelloIsRefused) {
   RawSession session(node.tcp());
   flatbuffers::FlatBufferBuilder builder;
   builder.Finish(wire::CreatePingRequest(builder));

@@ -142,9 +142,9 @@ TEST(E2eLiveTest, LimitsHoldForTheNextRequest) {
   ASSERT_EQ(client.put(other).stored, 8u);
   EXPECT_EQ(client->match(client.space(), other, {.deadline = kDeadline, .lease = true}).value().lease, Lease{});
 
-  ASSERT_EQ(set(node, "pinned-fraction-max=0").status, 0);
+  ASSERT_EQ(set(node, "retained-fraction-max=0").status, 0);
   EXPECT_EQ(client->retain(client.space(), chain, kDeadline).error(), Errc::kBusy);
-  ASSERT_EQ(set(node, "pinned-fraction-max=0.5").status, 0);
+  ASSERT_EQ(set(node, "retained-fraction-max=0.5").status, 0);
   EXPECT_TRUE(client->retain(client.space(), chain, kDeadline));
 
   ASSERT_EQ(set(node, "namespace-count-max=1").status, 0);
@@ -203,9 +203,9 @@ TEST(E2eLiveTest, ListGetSetAndWriteSpeakOfTheSameFile) {
   text << std::ifstream(file).rdbuf();
   EXPECT_EQ(text.str(),
             "# by hand\nlog-level = \"warn\"\ncapacity = \"16MiB\"\nlease-count-max = 9\ndrain-seconds = 1\n");
-  std::ofstream(file) << "capacity = \"16MiB\"\npinned-fraction-max = 0.25\nthreads = 1\n";
+  std::ofstream(file) << "capacity = \"16MiB\"\nretained-fraction-max = 0.25\nthreads = 1\n";
   node.signal(SIGHUP);
-  EXPECT_TRUE(eventually([&] { return config(node, {"get", "pinned-fraction-max"}).out == "0.25\n"; }));
+  EXPECT_TRUE(eventually([&] { return config(node, {"get", "retained-fraction-max"}).out == "0.25\n"; }));
   EXPECT_EQ(config(node, {"get", "lease-count-max"}).out, "9\n") << "what was set stays";
   EXPECT_TRUE(node.logs("threads = 1 needs a restart")) << node.log();
   EXPECT_EQ(node.metric("kvstore_config_reloads_total"), 1);
@@ -240,7 +240,7 @@ TEST(E2eLiveTest, AWebPageOrAnObserverCannotChangeAnything) {
 
 TEST(E2eLiveTest, TheDiskTierTakesUpItsRatesAndSizes) {
   const TempDir folder;
-  const NodeProcess node({"--capacity", "4MiB", "--spill-path", folder.path(), "--spill-capacity", "64MiB",
+  const NodeProcess node({"--capacity", "4MiB", "--disk-path", folder.path(), "--disk-capacity", "64MiB",
                           "--spill-policy", "write-through", "--eviction-policy", "lru"});
   TestClient client(node.tcp(), Transport::kTcp, kLiveBlockBytes, 16);
   std::uint64_t next = 0;  // what a slow disk has not taken is evicted unwritten: so as many as it takes
@@ -248,13 +248,13 @@ TEST(E2eLiveTest, TheDiskTierTakesUpItsRatesAndSizes) {
     client.put(make_chain(++next, 16));
     return node.metric("kvstore_disk_only_bytes") > (20 << 20);
   }));
-  ASSERT_EQ(set(node, "spill-capacity=8MiB").status, 0);
+  ASSERT_EQ(set(node, "disk-capacity=8MiB").status, 0);
   EXPECT_TRUE(eventually([&] {
     client.put(make_chain(++next, 16));
     return node.metric("kvstore_disk_only_bytes") <= (8 << 20);
   }));
-  EXPECT_EQ(config(node, {"set", "spill-write-rate=100MiB", "spill-scrub-rate=0", "spill-reserve=0.1"}).status, 0);
-  EXPECT_EQ(set(node, "spill-read-threads=9").status, 1);
+  EXPECT_EQ(config(node, {"set", "disk-write-rate=100MiB", "disk-scrub-rate=0", "spill-reserve=0.1"}).status, 0);
+  EXPECT_EQ(set(node, "disk-read-threads=9").status, 1);
 }
 
 // -- directories of the disk tier
@@ -266,9 +266,9 @@ class E2eDirectoriesTest : public testing::Test {
   /// Memory of 4 MiB; chains of 1 MiB.
   std::unique_ptr<NodeProcess> start(const std::vector<std::string>& directories, std::vector<std::string> more = {}) {
     std::vector<std::string> options = {
-        "--capacity",        "4MiB", "--spill-capacity",         "512MiB", "--spill-policy", "write-through",
+        "--capacity",        "4MiB", "--disk-capacity",          "512MiB", "--spill-policy", "write-through",
         "--eviction-policy", "lru",  "--spill-put-wait-seconds", "5"};
-    for (const std::string& directory : directories) options.insert(options.end(), {"--spill-path", directory});
+    for (const std::string& directory : directories) options.insert(options.end(), {"--disk-path", directory});
     options.insert(options.end(), more.begin(), more.end());
     auto node = std::make_unique<NodeProcess>(options);
     EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; })) << node->log();
@@ -279,7 +279,7 @@ class E2eDirectoriesTest : public testing::Test {
   }
   static Finished use(const NodeProcess& node, const std::vector<std::string>& directories) {
     std::vector<std::string> arguments = {"set"};
-    for (const std::string& directory : directories) arguments.push_back("spill-path=" + directory);
+    for (const std::string& directory : directories) arguments.push_back("disk-path=" + directory);
     return config(node, arguments);
   }
   static void fill(TestClient& client, std::uint64_t first, std::uint64_t count) {
@@ -326,7 +326,7 @@ TEST_F(E2eDirectoriesTest, OneIsAddedUnderLoadAndTheFirstIsEmptiedClosedAndRemov
   // A device has five seconds to open it: too few where the machine has much else to do.
   Finished added;
   EXPECT_TRUE(eventually([&] { return (added = use(*node, {a, b})).status == 0; })) << added.err;
-  EXPECT_EQ(added.out, "spill-path: changed\n");
+  EXPECT_EQ(added.out, "disk-path: changed\n");
   EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_directories") == 2 && puts > 20; }));
   const Finished set_out = use(*node, {b});
   EXPECT_EQ(set_out.status, 0) << set_out.err;
@@ -362,7 +362,7 @@ TEST_F(E2eDirectoriesTest, AfterAKillWhileOneIsEmptiedWhatIsClaimedIsThereAndWha
   for (int round = 0; round < rounds && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     for (const std::string& directory : {a, b}) std::filesystem::remove_all(directory);
-    auto node = start({a, b}, {"--spill-drain-rate", "16MiB"});
+    auto node = start({a, b}, {"--disk-drain-rate", "16MiB"});
     {
       const auto connected = connect(*node);
       TestClient& client = *connected;
@@ -371,7 +371,7 @@ TEST_F(E2eDirectoriesTest, AfterAKillWhileOneIsEmptiedWhatIsClaimedIsThereAndWha
       node->signal(SIGTERM);  // so that all of it has left the write buffers
       ASSERT_EQ(node->wait(), 0) << node->log();
     }
-    node = start({a, b}, {"--spill-drain-rate", "16MiB"});
+    node = start({a, b}, {"--disk-drain-rate", "16MiB"});
     {
       const auto connected = connect(*node);
       TestClient& client = *connected;
@@ -425,7 +425,7 @@ TEST_F(E2eDirectoriesTest, ABadOneIsRefusedWithItsNameAndChangesNothing) {
   const auto refused = [&](const std::string& directory, const std::string& why) {
     const Finished wrong = use(*node, {a, directory});
     EXPECT_EQ(wrong.status, 1) << directory;
-    EXPECT_THAT(wrong.err, HasSubstr("spill-path: " + directory));
+    EXPECT_THAT(wrong.err, HasSubstr("disk-path: " + directory));
     EXPECT_THAT(wrong.err, HasSubstr(why));
   };
   const std::string link = folder.path() + "/link", foreign = folder.path() + "/foreign",
@@ -436,9 +436,9 @@ TEST_F(E2eDirectoriesTest, ABadOneIsRefusedWithItsNameAndChangesNothing) {
   std::filesystem::permissions(open, std::filesystem::perms::all);
   std::ofstream(newer + "/FORMAT") << "kvstore-spill 9\nxxh3 fbf5279e0ee4eeaf\n";
   refused(link, "symbolic link");
-  refused(foreign, "not a spill directory");
+  refused(foreign, "not a disk directory");
   refused(open, "chmod go-w");
-  refused(newer, "spill format 9");
+  refused(newer, "disk format 9");
   refused(c, "in use by process");
   EXPECT_THAT(use(*node, {a, a + "/"}).err, HasSubstr(a + ": is in use by process"));
   refused(folder.path() + "/thesis/../foreign/thesis.tex/x", "is no directory");
@@ -446,9 +446,9 @@ TEST_F(E2eDirectoriesTest, ABadOneIsRefusedWithItsNameAndChangesNothing) {
   refused(typo, "dsik is not there");
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/dsik")) << "and nothing is drained into it";
   EXPECT_TRUE(std::filesystem::exists(foreign + "/thesis.tex"));
-  EXPECT_THAT(set(*node, "spill-path=").err, HasSubstr("allowed: a directory"));
+  EXPECT_THAT(set(*node, "disk-path=").err, HasSubstr("allowed: a directory"));
   EXPECT_THAT(use(*node, {b, b}).err, HasSubstr("given twice"));
-  EXPECT_EQ(config(*node, {"get", "spill-path"}).out, a + "\n");
+  EXPECT_EQ(config(*node, {"get", "disk-path"}).out, a + "\n");
   EXPECT_EQ(node->metric("kvstore_disk_directories"), 1);
   const auto connected = connect(*node);
   TestClient& client = *connected;
@@ -456,15 +456,15 @@ TEST_F(E2eDirectoriesTest, ABadOneIsRefusedWithItsNameAndChangesNothing) {
   ASSERT_TRUE(is_on_disk(*node, 8 * kBlocks));
   for (std::uint64_t name = 1; name <= 8; ++name) EXPECT_EQ(got(client, name), kBlocks);
   const NodeProcess without({"--capacity", "4MiB"});
-  EXPECT_THAT(set(without, "spill-path=" + b).err, HasSubstr("no disk tier"));
+  EXPECT_THAT(set(without, "disk-path=" + b).err, HasSubstr("no disk tier"));
 }
 
 TEST_F(E2eDirectoriesTest, HangupTakesUpTheListOfTheFileAndTakesADrainBack) {
   const std::string file = folder.path() + "/node.toml";
-  const auto write = [&](const std::string& paths) { std::ofstream(file) << "spill-path = [" << paths << "]\n"; };
+  const auto write = [&](const std::string& paths) { std::ofstream(file) << "disk-path = [" << paths << "]\n"; };
   const std::string qa = "\"" + a + "\"", qb = "\"" + b + "\"";
   write(qa + ", " + qb);
-  const auto node = start({}, {"--config", file, "--spill-drain-rate", "1MiB"});
+  const auto node = start({}, {"--config", file, "--disk-drain-rate", "1MiB"});
   const auto connected = connect(*node);
   TestClient& client = *connected;
   fill(client, 1, 16);

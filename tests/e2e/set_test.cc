@@ -40,7 +40,7 @@ class E2eSetTest : public testing::TestWithParam<Transport> {
     client.reset();
     node.reset();
     node = std::make_unique<NodeProcess>(
-        node_options(GetParam(), {"--capacity", "48MiB", "--spill-path", spill.path(), "--spill-capacity", "256MiB",
+        node_options(GetParam(), {"--capacity", "48MiB", "--disk-path", disk.path(), "--disk-capacity", "256MiB",
                                   "--spill-put-wait-seconds", "5"}));
     ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
     client = std::make_unique<TestClient>(endpoint_of(*node, GetParam()), GetParam(), record, kBatch);
@@ -109,7 +109,7 @@ class E2eSetTest : public testing::TestWithParam<Transport> {
     return landed;
   }
 
-  TempDir spill;
+  TempDir disk;
   NamespaceRecord record =
       NamespaceRecord::from_fields({{"model", "e2e"}, {"kind", "set"}, {"block_bytes_max", std::to_string(kLengthMax)}})
           .value();

@@ -62,11 +62,11 @@ TEST(E2eStartTest, ANodeThatStartsIsAliveNotReadyAndObeysTheFirstSignal) {
   const TempDir folder;
   const std::string path = folder.path();
   ASSERT_EQ(::mkfifo((path + "/keys").c_str(), 0600), 0);
-  std::filesystem::create_directory(path + "/spill");
+  std::filesystem::create_directory(path + "/disk");
   NotifySocket systemd(path + "/notify");
   const pid_t pid = start_child(
       {node_program(), "--listen=unix://" + path + "/socket", "--admin=127.0.0.1:0", "--capacity=64MiB",
-       "--spill-path=" + path + "/spill", "--spill-capacity=64MiB", "--spill-key-command=cat " + path + "/keys"},
+       "--disk-path=" + path + "/disk", "--disk-capacity=64MiB", "--disk-key-command=cat " + path + "/keys"},
       path + "/log", {"NOTIFY_SOCKET=" + path + "/notify"});
   const std::string said = systemd.read_to("the keys of the disk tier");
   EXPECT_THAT(said, AllOf(HasSubstr("EXTEND_TIMEOUT_USEC=900000000"), HasSubstr("STATUS=starting: 0 of 64 MiB")));

@@ -48,17 +48,17 @@ json parsed(const Finished& finished) {
 }
 
 TEST(E2eToolsTest, EveryHelpTeachesWithAnExample) {
-  for (const char* verb :
-       {"status", "top", "curve", "match", "pin", "unpin", "drop", "ping", "doctor", "support-bundle"}) {
-    const Finished help = ctl({verb, "--help"});
-    EXPECT_EQ(help.status, 0) << verb;
-    EXPECT_THAT(help.out, HasSubstr("Example")) << verb;
-    EXPECT_THAT(help.out, HasSubstr("--endpoint")) << verb;
+  for (const char* command :
+       {"status", "top", "curve", "match", "retain", "unretain", "drop", "ping", "doctor", "support-bundle"}) {
+    const Finished help = ctl({command, "--help"});
+    EXPECT_EQ(help.status, 0) << command;
+    EXPECT_THAT(help.out, HasSubstr("Example")) << command;
+    EXPECT_THAT(help.out, HasSubstr("--endpoint")) << command;
   }
-  for (const char* verb : {"run", "limit", "replay", "chat", "generate"}) {
-    const Finished help = bench({verb, "--help"});
-    EXPECT_EQ(help.status, 0) << verb;
-    EXPECT_THAT(help.out, HasSubstr("Example")) << verb;
+  for (const char* command : {"run", "limit", "replay", "chat", "generate"}) {
+    const Finished help = bench({command, "--help"});
+    EXPECT_EQ(help.status, 0) << command;
+    EXPECT_THAT(help.out, HasSubstr("Example")) << command;
   }
   EXPECT_EQ(ctl({"--help"}).status, 0);
   EXPECT_EQ(bench({"--help"}).status, 0);
@@ -68,7 +68,7 @@ TEST(E2eToolsTest, EveryHelpTeachesWithAnExample) {
 
 TEST(E2eToolsTest, AWrongCommandLineEndsWithTwo) {
   EXPECT_EQ(ctl({}).status, 2);
-  EXPECT_EQ(ctl({"no-such-verb"}).status, 2);
+  EXPECT_EQ(ctl({"no-such-command"}).status, 2);
   const Finished misspelt = ctl({"staus"}), below = ctl({"cluster", "darin", "n1"}), measured = bench({"replya"});
   EXPECT_EQ(misspelt.status, 2);
   EXPECT_THAT(misspelt.err, HasSubstr("no command 'staus'; did you mean 'status'?"));
@@ -76,8 +76,8 @@ TEST(E2eToolsTest, AWrongCommandLineEndsWithTwo) {
   EXPECT_THAT(below.err, HasSubstr("did you mean 'drain'?"));
   EXPECT_THAT(measured.err, HasSubstr("did you mean 'replay'?"));
   EXPECT_EQ(ctl({"status", "--endpoint", "nonsense"}).status, 2);
-  EXPECT_EQ(ctl({"match", "--space", "x", "not-hex"}).status, 2);
-  EXPECT_EQ(ctl({"drop", "--space", "x"}).status, 2) << "a drop without hashes must be asked for by --all";
+  EXPECT_EQ(ctl({"match", "--namespace", "x", "not-hex"}).status, 2);
+  EXPECT_EQ(ctl({"drop", "--namespace", "x"}).status, 2) << "a drop without hashes must be asked for by --all";
   EXPECT_EQ(bench({"run", "--op", "dance"}).status, 2);
   EXPECT_EQ(bench({"run", "--transport", "shm", "--endpoint", "tcp://127.0.0.1:1"}).status, 2);
   EXPECT_EQ(bench({"replay"}).status, 2);
@@ -105,7 +105,7 @@ TEST(E2eToolsTest, AtATerminalAPersonIsAskedBeforeAWholeNamespaceGoes) {
   TestClient client(node.tcp(), Transport::kTcp, 65536, 8);
   ASSERT_EQ(client.put(make_chain(1, 8)).stored, 8u);
   const auto answered = [&](const std::string& answer) {
-    const std::string drop = ctl_program() + " drop --all --space e2e -e " + node.tcp();
+    const std::string drop = ctl_program() + " drop --all --namespace e2e -e " + node.tcp();
     return run_program({"/bin/sh", "-c", "printf '" + answer + "\\n' | /usr/bin/script -qec '" + drop + "' /dev/null"});
   };
   const Finished no = answered("n");
@@ -342,9 +342,9 @@ TEST(E2eToolsTest, AMisspeltVariableIsToldAndNothingElseIsSaidOfIt) {
 TEST(E2eToolsTest, EachVariableOfAnyHelpMeansSomething) {
   std::vector<std::string> environment;
   const std::regex named("Env:(KVSTORE_\\w+)");
-  for (const std::vector<std::string>& verb :
+  for (const std::vector<std::string>& command :
        std::vector<std::vector<std::string>>{{"status"}, {"contexts", "export"}, {"config", "list"}, {"doctor"}}) {
-    std::vector<std::string> arguments = verb;
+    std::vector<std::string> arguments = command;
     arguments.push_back("--help");
     const std::string help = ctl(arguments).out;
     for (auto at = std::sregex_iterator(help.begin(), help.end(), named); at != std::sregex_iterator(); ++at)
@@ -367,18 +367,18 @@ TEST(E2eToolsTest, CtlSeesAndChangesWhatANodeHolds) {
     for (const BlockHash& hash : chain) file << to_hex(hash.bytes) << '\n';
   }
   const auto blocks_of = [&](std::vector<std::string> arguments) {
-    arguments.insert(arguments.end(), {"--space", "e2e", "--json"});
+    arguments.insert(arguments.end(), {"--namespace", "e2e", "--json"});
     const Finished finished = ctl(arguments, environment);
     EXPECT_EQ(finished.status, 0) << finished.err;
     return parsed(finished).value("blocks", -1);
   };
   EXPECT_EQ(blocks_of({"match", "--hashes", hashes}), 8);
-  EXPECT_EQ(blocks_of({"pin", "--hashes", hashes}), 8);
+  EXPECT_EQ(blocks_of({"retain", "--hashes", hashes}), 8);
   EXPECT_EQ(node.metric("kvstore_pinned_blocks"), 8);
-  EXPECT_EQ(blocks_of({"unpin", "--hashes", hashes}), 8);
+  EXPECT_EQ(blocks_of({"unretain", "--hashes", hashes}), 8);
   EXPECT_EQ(blocks_of({"drop", "--hashes", hashes}), 1);
   EXPECT_EQ(blocks_of({"match", to_hex(chain[0].bytes), to_hex(chain[1].bytes)}), 2);
-  const Finished unsure = ctl({"drop", "--all", "--space", "e2e"}, environment);
+  const Finished unsure = ctl({"drop", "--all", "--namespace", "e2e"}, environment);
   EXPECT_EQ(unsure.status, 2) << "nobody can be asked";
   EXPECT_THAT(unsure.err, HasSubstr("drop all blocks of e2e"));
   EXPECT_THAT(unsure.err, HasSubstr("say --yes"));
@@ -395,9 +395,9 @@ TEST(E2eToolsTest, CtlTellsWhatMoreMemoryWouldBring) {
   const NodeProcess node({"--capacity", "64MiB"}), without({"--capacity", "64MiB", "--curve=false"});
   TestClient client(node.tcp(), Transport::kTcp, 65536, 8);
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(client.put(make_chain(static_cast<std::uint64_t>(i), 8)).stored > 0);
-  ASSERT_EQ(
-      ctl({"match", "--space", "e2e", to_hex(make_chain(1, 8)[0].bytes)}, {"KVSTORE_ENDPOINTS=" + node.tcp()}).status,
-      0);
+  ASSERT_EQ(ctl({"match", "--namespace", "e2e", to_hex(make_chain(1, 8)[0].bytes)}, {"KVSTORE_ENDPOINTS=" + node.tcp()})
+                .status,
+            0);
   const std::vector<std::string> environment = {"KVSTORE_ENDPOINTS=" + node.tcp() + "," + without.tcp()};
   const json curve = parsed(ctl({"curve", "--more", "32MiB", "--json"}, environment));
   ASSERT_EQ(curve["nodes"].size(), 2u);
@@ -425,9 +425,9 @@ TEST(E2eToolsTest, JsonOutputParsesAndTablesNameTheNode) {
   const Finished doctor = ctl({"doctor", "--admin", node.admin(), "--json"}, environment);
   EXPECT_EQ(doctor.status, 0) << doctor.out;
   EXPECT_TRUE(parsed(doctor)["ok"].get<bool>());
-  for (const char* verb : {"status", "ping", "doctor", "namespaces"}) {
-    const Finished table = ctl({verb}, environment);
-    EXPECT_EQ(table.status, 0) << verb << table.err;
+  for (const char* command : {"status", "ping", "doctor", "namespaces"}) {
+    const Finished table = ctl({command}, environment);
+    EXPECT_EQ(table.status, 0) << command << table.err;
     EXPECT_FALSE(table.out.empty());
   }
   EXPECT_THAT(ctl({"status"}, environment).out, HasSubstr(node.tcp()));
@@ -435,11 +435,11 @@ TEST(E2eToolsTest, JsonOutputParsesAndTablesNameTheNode) {
 
 TEST(E2eToolsTest, ANodesNameIsPrintedWhateverItIs) {
   const NodeProcess node({"--capacity", "16MiB", "--node-id", "a\"\n\x1b[2J\xff"});
-  for (const char* verb : {"status", "ping", "doctor"}) {
-    const Finished text = ctl({verb, "--endpoint", node.tcp()});
-    EXPECT_EQ(text.out.find('\x1b'), std::string::npos) << verb << ": " << text.out;
-    EXPECT_EQ(text.out.find('\xff'), std::string::npos) << verb;
-    const Finished machine = ctl({verb, "--json", "--endpoint", node.tcp()});
+  for (const char* command : {"status", "ping", "doctor"}) {
+    const Finished text = ctl({command, "--endpoint", node.tcp()});
+    EXPECT_EQ(text.out.find('\x1b'), std::string::npos) << command << ": " << text.out;
+    EXPECT_EQ(text.out.find('\xff'), std::string::npos) << command;
+    const Finished machine = ctl({command, "--json", "--endpoint", node.tcp()});
     EXPECT_EQ(machine.status, text.status) << machine.err;
     parsed(machine);
   }
@@ -454,7 +454,7 @@ TEST(E2eToolsTest, ALongGetThroughTheSocketBringsAllThatItSays) {
   for (const json& turn : chat["turns"]) EXPECT_TRUE(turn["reasons"].empty()) << turn["reasons"];
 }
 
-TEST(E2eToolsTest, BenchMeasuresEveryVerbOnEveryTransportWithRightBytes) {
+TEST(E2eToolsTest, BenchMeasuresEveryOperationOnEveryTransportWithRightBytes) {
   const NodeProcess node({"--capacity", "128MiB"});
   for (const std::string transport : {"tcp", "unix", "shm"}) {
     for (const std::string op : {"get", "put", "match"}) {

@@ -83,7 +83,7 @@ TEST_F(WhyTest, NeverStoredEvictedAndDroppedAreToldApart) {
 }
 
 TEST_F(WhyTest, WhatWasRefusedIsToldSo) {
-  start({"--pinned-fraction-max", "1"});
+  start({"--retained-fraction-max", "1"});
   TestClient client(node->tcp(), Transport::kTcp, kWhyBytes, 16);
   const auto first = make_chain(1, 16), second = make_chain(2, 3);
   EXPECT_EQ(client.put(first).stored, 16u);
@@ -236,19 +236,19 @@ TEST_F(WhyTest, TheSlowLogNamesTheRequestWithItsTrace) {
     double sum = 0;
     for (const auto& [phase, seconds] : request["phases"].items()) sum += seconds.get<double>();
     EXPECT_NEAR(sum, request["took_seconds"].get<double>(), 1e-5) << request;
-    if (request["verb"] != "get" && request["verb"] != "match") continue;
-    (request["verb"] == "get" ? has_get : has_match) = true;
+    if (request["op"] != "get" && request["op"] != "match") continue;
+    (request["op"] == "get" ? has_get : has_match) = true;
     EXPECT_EQ(request["traceparent"], kTraceText);
     EXPECT_EQ(request["model"], "why");
     EXPECT_EQ(request["blocks"], 4);
-    if (request["verb"] == "get") {
+    if (request["op"] == "get") {
       EXPECT_EQ(request["bytes"], 4 * kWhyBytes);
     }
   }
   EXPECT_TRUE(has_match);
   EXPECT_TRUE(has_get);
   EXPECT_TRUE(node->logs("traceparent=" + kTraceText)) << node->log();
-  EXPECT_GE(node->metric("kvstore_slow_requests_total{verb=\"get\"}"), 1);
+  EXPECT_GE(node->metric("kvstore_slow_requests_total{op=\"get\"}"), 1);
   EXPECT_EQ(ctl({"slowlog", "reset"})["nodes"][0]["requests"].size(), 5u);
   EXPECT_LT(ctl({"slowlog"})["nodes"][0]["requests"].size(), 5u) << "what came since";
 }

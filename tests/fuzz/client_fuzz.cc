@@ -646,8 +646,8 @@ asio::awaitable<void> use(Scene& scene, Client& client, std::span<std::byte> len
       sources.push_back(memory.subspan(k * kBlockBytes, kBlockBytes));
     }
     const std::uint64_t ends[] = {kStripeBytes, kBlockBytes};
-    const std::size_t verb = input.below(8);
-    switch (scene.is_set && verb < 5 ? 7 : verb == 7 ? 8 : verb) {
+    const std::size_t op = input.below(8);
+    switch (scene.is_set && op < 5 ? 7 : op == 7 ? 8 : op) {
       case 8: {
         const auto report = co_await client.why(*space, scene.hashes, kDeadline);
         KV_ASSERT(!report || (report->block_count <= kCount && report->others.size() <= 16));

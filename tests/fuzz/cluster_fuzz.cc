@@ -1,6 +1,6 @@
-// What the threads of a node that belongs to a cluster are told: membership, the mover and the pool of learning, with a
-// client beside. A line of the input is an entry of etcd's list, KEY=VALUE; a line that begins with "map " is a map
-// that the node tells its client, "cert " begins the text of certificate files. No exception may reach a thread's
+// What the threads of a node that belongs to a cluster are told: membership, the mover and the exchange of learning,
+// with a client beside. A line of the input is an entry of etcd's list, KEY=VALUE; a line that begins with "map " is a
+// map that the node tells its client, "cert " begins the text of certificate files. No exception may reach a thread's
 // border, no assertion may fail, and the node's Store stays whole.
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 #include "base/assert.h"
 #include "client/client.h"
-#include "store/node/pool/pool.h"
+#include "store/node/exchange/exchange.h"
 #include "store/node/threads/thread_border.h"
 #include "tests/fakes/virtual_clock.h"
 #include "tests/sim/sim_base.h"
@@ -60,8 +60,8 @@ StoreConfig small_store() {
 
 class World {
  public:
-  World() : pool_(make_pool()) {
-    asio::co_spawn(context_, pool_->run(), asio::detached);
+  World() : exchange_(make_exchange()) {
+    asio::co_spawn(context_, exchange_->run(), asio::detached);
     ClientConfig config;
     config.nodes = {{.endpoint = "sim://n0"}};
     config.seed = 1;
@@ -69,11 +69,11 @@ class World {
     pace_.run_for(5s);
   }
   ~World() {
-    pool_->stop();
+    exchange_->stop();
     pace_.run_for(30s);
     client_.reset();
     KV_ASSERT(member_.node().check().empty());
-    pool_.reset();
+    exchange_.reset();
     member_.kill();
     pace_.run_for(60s);
   }
@@ -98,13 +98,13 @@ class World {
   }
 
  private:
-  std::unique_ptr<Pool> make_pool() {
-    PoolConfig config;
+  std::unique_ptr<Exchange> make_exchange() {
+    ExchangeConfig config;
     config.node_id = "n0";
     config.period = 1s;
     NodeContext& node = member_.node().context();
-    return std::make_unique<Pool>(context_.get_executor(), network_, clock_, node.store, node.cluster, node.pool,
-                                  std::move(config));
+    return std::make_unique<Exchange>(context_.get_executor(), network_, clock_, node.store, node.cluster,
+                                      node.exchange, std::move(config));
   }
   void ping() {
     bool is_over = false;
@@ -124,7 +124,7 @@ class World {
   sim::SimMember member_{
       context_,      network_,      clock_, etcd_, "n0",
       small_store(), {.lease = 3s}, {},     1,     [](std::exception_ptr thrown) { KV_ASSERT(!thrown); }};
-  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<Client> client_;
 };
 
@@ -147,7 +147,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       world.write(line);
     }
   }
-  for (const NodeThread thread : {NodeThread::kMembership, NodeThread::kMover, NodeThread::kPool})
+  for (const NodeThread thread : {NodeThread::kMembership, NodeThread::kMover, NodeThread::kExchange})
     KV_ASSERT(thread_failure_count(thread) == 0);
   return 0;
 }

@@ -17,8 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       for (std::size_t k = 0; k < i; ++k) KV_ASSERT((*assignments)[i].name != (*assignments)[k].name);
     }
   }
-  const std::string once = kv::with_options(text, {{"capacity", {"8GiB"}}, {"spill-path", {"/a", "/b"}, true}});
-  const std::string twice = kv::with_options(once, {{"capacity", {"8GiB"}}, {"spill-path", {"/a", "/b"}, true}});
+  const std::string once = kv::with_options(text, {{"capacity", {"8GiB"}}, {"disk-path", {"/a", "/b"}, true}});
+  const std::string twice = kv::with_options(once, {{"capacity", {"8GiB"}}, {"disk-path", {"/a", "/b"}, true}});
   KV_ASSERT(once == twice);
   KV_ASSERT(once.find("capacity = \"8GiB\"") != std::string::npos);
   return 0;

@@ -15,7 +15,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kv;
   const std::string_view given(reinterpret_cast<const char*>(data), size);
-  const std::vector<SpillKeys::Key> keys = {{"k", Secret(std::string(32, 'x'))}};
+  const std::vector<OperatorKeys::Key> keys = {{"k", Secret(std::string(32, 'x'))}};
   if (const auto opened = open_sealed_file(keys, given); !opened) KV_ASSERT(opened.error() == Errc::kBadRequest);
   constexpr std::size_t kHead = 24;
   std::string mended(given);

@@ -1,4 +1,4 @@
-// Any 32 bytes as a header, and what follows as the table of every verb.
+// Any 32 bytes as a header, and what follows as the table of every operation.
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -20,7 +20,7 @@ struct ModelBlock {
   ExtraDigest extra = {};
   std::uint32_t pins = 0;
   bool linked = true;
-  std::optional<std::uint32_t> group = {};  ///< Of a block of the set.
+  std::optional<std::uint32_t> cohort = {};  ///< Of a block of the set.
 };
 
 class Model {
@@ -67,13 +67,13 @@ class Model {
   }
   BlockId child(BlockId parent, const BlockHash& hash) const {
     for (const auto& [id, block] : blocks_) {
-      if (block.linked && !block.group && block.parent == parent && block.hash == hash) return id;
+      if (block.linked && !block.cohort && block.parent == parent && block.hash == hash) return id;
     }
     return kNoBlock;
   }
   BlockId in_set(const BlockHash& hash) const {
     for (const auto& [id, block] : blocks_) {
-      if (block.linked && block.group && block.hash == hash) return id;
+      if (block.linked && block.cohort && block.hash == hash) return id;
     }
     return kNoBlock;
   }
@@ -91,7 +91,7 @@ class Model {
 
   void insert() {
     BlockId parent = input_.flag() ? any(true) : kNoBlock;
-    if (parent != kNoBlock && blocks_.at(parent).group) parent = kNoBlock;  // nothing is below a block of a set
+    if (parent != kNoBlock && blocks_.at(parent).cohort) parent = kNoBlock;  // nothing is below a block of a set
     ++tick_;
     std::uint32_t position = parent == kNoBlock ? 0 : index_.position(parent) + 1;
     for (std::size_t left = 1 + input_.below(6); left > 0; --left, ++position) {
@@ -139,7 +139,7 @@ class Model {
   }
   void match_partial() {
     BlockId parent = input_.flag() ? any(true) : kNoBlock;
-    if (parent != kNoBlock && blocks_.at(parent).group) parent = kNoBlock;
+    if (parent != kNoBlock && blocks_.at(parent).cohort) parent = kNoBlock;
     const std::vector<std::uint32_t> ids = tokens();
     const ExtraDigest extra = extra_of(input_.below(3));
     const auto shared = [&](const ModelBlock& block) {
@@ -151,7 +151,7 @@ class Model {
     };
     std::size_t best = 0;
     for (const auto& [id, block] : blocks_)
-      if (block.linked && !block.group && block.parent == parent) best = std::max(best, shared(block));
+      if (block.linked && !block.cohort && block.parent == parent) best = std::max(best, shared(block));
     const auto found = index_.match_partial(tree_, parent, ids, extra);
     KV_ASSERT(found.token_count == best && (found.block == kNoBlock) == (best == 0));
     if (best > 0) KV_ASSERT(blocks_.at(found.block).parent == parent && shared(blocks_.at(found.block)) == best);
@@ -191,8 +191,8 @@ class Model {
     index_.unpin(id);
     if (--blocks_.at(id).pins == 0 && !blocks_.at(id).linked) forget_if_unpinned(id);
   }
-  /// As many groups as a small heap of them has in three levels.
-  static constexpr std::uint32_t kGroups = 20;
+  /// As many cohorts as a small heap of them has in three levels.
+  static constexpr std::uint32_t kCohorts = 20;
 
   void set_step() {
     std::vector<BlockHash> hashes(1 + input_.below(8));
@@ -201,15 +201,15 @@ class Model {
     index_.find_each(set_, hashes, found);
     for (std::size_t i = 0; i < hashes.size(); ++i) KV_ASSERT(found[i] == in_set(hashes[i]));
     switch (input_.below(4)) {
-      case 0: {  // the oldest of a group
-        const auto group = static_cast<std::uint32_t>(input_.below(kGroups));
+      case 0: {  // the oldest of a cohort
+        const auto cohort = static_cast<std::uint32_t>(input_.below(kCohorts));
         std::uint64_t least = UINT64_MAX;
         for (const auto& [id, block] : blocks_) {
-          if (block.linked && block.pins == 0 && block.group.value_or(0) == group && is_leaf(id))
+          if (block.linked && block.pins == 0 && block.cohort.value_or(0) == cohort && is_leaf(id))
             least = std::min(least, block.recency);
         }
         Steps steps(1 + input_.below(100));
-        const BlockId oldest = index_.oldest_leaf_end(group, &steps);
+        const BlockId oldest = index_.oldest_leaf_end(cohort, &steps);
         KV_ASSERT(oldest == kNoBlock || blocks_.at(oldest).recency == least);
         if (steps.are_left()) KV_ASSERT((oldest == kNoBlock) == (least == UINT64_MAX));
         return;
@@ -224,12 +224,12 @@ class Model {
     }
     if (found[0] != kNoBlock) return;
     ++tick_;
-    const auto group = static_cast<std::uint32_t>(input_.below(kGroups));
+    const auto cohort = static_cast<std::uint32_t>(input_.below(kCohorts));
     const auto length = static_cast<std::uint32_t>(1 + input_.below(1000));
     const BlockId id = index_.insert(
-        set_, kNoBlock, {.hash = hashes[0], .slot = SlotId{tick_}, .position = length, .group = group}, Tick{tick_});
+        set_, kNoBlock, {.hash = hashes[0], .slot = SlotId{tick_}, .position = length, .cohort = cohort}, Tick{tick_});
     ModelBlock block{.parent = kNoBlock, .hash = hashes[0], .recency = tick_};
-    block.group = group;
+    block.cohort = cohort;
     KV_ASSERT(blocks_.emplace(id, block).second);
   }
   void evict() {

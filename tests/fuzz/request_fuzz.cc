@@ -44,8 +44,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace kv;
   static Bench* const bench = new Bench;
   Input input(data, size);
-  const std::uint32_t verb = 1 + static_cast<std::uint32_t>(input.below(kVerbs));
-  kvs_request request = bench->good(verb);
+  const std::uint32_t op = 1 + static_cast<std::uint32_t>(input.below(kOps));
+  kvs_request request = bench->good(op);
   std::set<std::size_t> changed;
   while (!input.empty()) change(request, input, changed);
 

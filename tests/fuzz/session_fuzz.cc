@@ -1,4 +1,4 @@
-// A client that has said hello and then does as its bytes say: any table for any verb behind a right checksum, raw
+// A client that has said hello and then does as its bytes say: any table for any operation behind a right checksum, raw
 // bytes, requests that are nearly right, in any order and at any time. Afterwards nothing is left of it.
 #include <spdlog/spdlog.h>
 
@@ -604,7 +604,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   store.with([](Store& each) {
     KV_ASSERT(each.check().empty());
     const StoreStats stats = each.stats();
-    KV_ASSERT(stats.staged_count == 0 && stats.lease_count == 0);
+    KV_ASSERT(stats.incoming_count == 0 && stats.lease_count == 0);
     for (const auto& space : each.list_spaces(nullptr)) KV_ASSERT(each.drop(space.id, {}));
     while (each.is_dropping()) each.drop_more(TimePoint{1h});
     KV_ASSERT(each.stats().allocated_bytes == 0);

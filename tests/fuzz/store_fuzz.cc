@@ -71,7 +71,7 @@ class Operations {
     while (store_->is_dropping()) store_->drop_more(now_);
     KV_ASSERT(store_->check().empty());
     const StoreStats stats = store_->stats();
-    KV_ASSERT(stats.allocated_bytes == 0 && stats.block_count == 0 && stats.staged_count == 0 &&
+    KV_ASSERT(stats.allocated_bytes == 0 && stats.block_count == 0 && stats.incoming_count == 0 &&
               stats.lease_count == 0 && stats.leased_bytes == 0);
   }
 
@@ -86,7 +86,7 @@ class Operations {
     std::size_t space;
     std::uint64_t session;
     std::vector<BlockHash> hashes;
-    std::vector<StagedBlock> staged;
+    std::vector<IncomingBlock> incoming;
     std::size_t done = 0;
     bool is_set = false;
     bool has_groups = false;
@@ -234,18 +234,19 @@ class Operations {
     options.extras = extras;
     auto plan = store_->offer(spaces_[which].id, hashes, options, now_);
     if (!plan) return;
-    KV_ASSERT(plan->stored_count + plan->staged.size() + plan->refused_count == hashes.size());
+    KV_ASSERT(plan->stored_count + plan->incoming.size() + plan->refused_count == hashes.size());
     if (plan->put == PutId{}) return;
-    Put put{which, static_cast<std::uint64_t>(options.session), hashes, plan->staged};
+    Put put{which, static_cast<std::uint64_t>(options.session), hashes, plan->incoming};
     if (plan->again) {
       const auto more = store_->offer_more(plan->put, now_);
       KV_ASSERT(more);
-      put.staged.insert(put.staged.end(), more->staged.begin(), more->staged.end());
+      put.incoming.insert(put.incoming.end(), more->incoming.begin(), more->incoming.end());
     }
-    for (const auto& staged : put.staged) {
-      KV_ASSERT(staged.bytes.size() == spaces_[which].block_bytes);
-      KV_ASSERT(staged.seed == checksum_seed(spaces_[which].name, hashes[staged.index]));
-      std::memset(staged.bytes.data(), static_cast<int>(byte_of(hashes[staged.index], which)), staged.bytes.size());
+    for (const auto& incoming : put.incoming) {
+      KV_ASSERT(incoming.bytes.size() == spaces_[which].block_bytes);
+      KV_ASSERT(incoming.seed == checksum_seed(spaces_[which].name, hashes[incoming.index]));
+      std::memset(incoming.bytes.data(), static_cast<int>(byte_of(hashes[incoming.index], which)),
+                  incoming.bytes.size());
     }
     puts_.emplace(plan->put, std::move(put));
   }
@@ -253,19 +254,19 @@ class Operations {
     if (puts_.empty()) return;
     const auto at = std::next(puts_.begin(), static_cast<std::ptrdiff_t>(input_.below(puts_.size())));
     Put& put = at->second;
-    if (put.done == put.staged.size()) return;
+    if (put.done == put.incoming.size()) return;
     std::vector<std::uint64_t> sums;
     for (bool is_over = false; !is_over;) {
-      KV_ASSERT(put.done < put.staged.size());  // whole groups are staged
-      const auto& staged = put.staged[put.done++];
-      const BlockHash& hash = put.hashes[staged.index];
-      const std::byte due = put.is_set ? byte_in_set(hash, staged.bytes.size()) : byte_of(hash, put.space);
-      for (const std::byte each : staged.bytes) KV_ASSERT(each == due);  // nobody else was given this slot
-      std::vector<std::uint64_t> own(stripe_count(staged.bytes.size()));
-      block_checksums(staged.seed, staged.bytes, own);
+      KV_ASSERT(put.done < put.incoming.size());  // whole groups have slots
+      const auto& incoming = put.incoming[put.done++];
+      const BlockHash& hash = put.hashes[incoming.index];
+      const std::byte due = put.is_set ? byte_in_set(hash, incoming.bytes.size()) : byte_of(hash, put.space);
+      for (const std::byte each : incoming.bytes) KV_ASSERT(each == due);  // nobody else was given this slot
+      std::vector<std::uint64_t> own(stripe_count(incoming.bytes.size()));
+      block_checksums(incoming.seed, incoming.bytes, own);
       sums.insert(sums.end(), own.begin(), own.end());
-      KV_ASSERT(put.has_groups || !staged.completes_group);
-      is_over = !put.has_groups || staged.completes_group;
+      KV_ASSERT(put.has_groups || !incoming.completes_group);
+      is_over = !put.has_groups || incoming.completes_group;
     }
     if (!put.has_groups) return (void)store_->commit(at->first, sums, now_);
     const auto statuses = store_->commit_group(at->first, sums, now_);
@@ -409,7 +410,7 @@ class Operations {
       options.lengths = std::span(lengths).first(cut);
       options.is_part = true;
       const auto plan = store_->offer_set(set, std::span(hashes).first(cut), options, now_).value();
-      KV_ASSERT(plan.staged.empty() && plan.stored_count + plan.wanted.size() == cut);
+      KV_ASSERT(plan.incoming.empty() && plan.stored_count + plan.wanted.size() == cut);
       options.put = plan.put;
       options.lengths = std::span(lengths).subspan(cut);
       options.first = static_cast<std::uint32_t>(cut);
@@ -419,16 +420,17 @@ class Operations {
     KV_ASSERT(plan.has_value() == !hashes.empty());
     if (!plan || plan->put == PutId{}) return;
     for (;;) {
-      put.staged.insert(put.staged.end(), plan->staged.begin(), plan->staged.end());
+      put.incoming.insert(put.incoming.end(), plan->incoming.begin(), plan->incoming.end());
       if (!plan->again) break;
       plan = store_->offer_more(plan->put, now_);
       KV_ASSERT(plan);
     }
-    for (const auto& staged : put.staged) {
-      const BlockHash& hash = hashes[staged.index];
-      KV_ASSERT(staged.bytes.size() == lengths[staged.index]);
-      KV_ASSERT(staged.seed == set_checksum_seed(set_record_.id(), hash, staged.bytes.size()));
-      std::memset(staged.bytes.data(), static_cast<int>(byte_in_set(hash, staged.bytes.size())), staged.bytes.size());
+    for (const auto& incoming : put.incoming) {
+      const BlockHash& hash = hashes[incoming.index];
+      KV_ASSERT(incoming.bytes.size() == lengths[incoming.index]);
+      KV_ASSERT(incoming.seed == set_checksum_seed(set_record_.id(), hash, incoming.bytes.size()));
+      std::memset(incoming.bytes.data(), static_cast<int>(byte_in_set(hash, incoming.bytes.size())),
+                  incoming.bytes.size());
     }
     puts_.emplace(plan->put, std::move(put));
   }

@@ -1,7 +1,7 @@
 #include <string_view>
 
 #include "base/assert.h"
-#include "store/count_pool.h"
+#include "store/combined_counts.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kv;
@@ -12,16 +12,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   KV_ASSERT(counts->uses() <= kYieldUsesMax && counts->classes.size() <= YieldTable::kClassCount);
   // What was read can be added up, and learned from.
-  CountPool pool;
-  pool.hear("a", *counts, 1000, TimePoint{1s});
+  CombinedCounts all;
+  all.hear("a", *counts, 1000, TimePoint{1s});
   YieldCounts own;
   own.unit = 100;
-  const auto pooled = pool.pool(own, TimePoint{2s});
-  if (!pooled) return 0;
+  const auto combined = all.combine(own, TimePoint{2s});
+  if (!combined) return 0;
   YieldTable table;
   table.set_unit(own.unit);
   table.use_hints();
-  table.set_pooled(pooled);
+  table.set_combined(combined);
   while (!table.learn_step()) {
   }
   for (std::uint32_t i = 0; i < YieldTable::kClassCount; ++i) {

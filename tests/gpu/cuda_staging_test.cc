@@ -80,7 +80,7 @@ TEST_F(CudaStagingTest, BlocksGoToTheirPagesAndBackEitherWay) {
   for (const std::size_t direct_bytes_max : {std::size_t{0}, 2 * bytes}) {
     for (const bool is_page_locked : {true, false}) {
       const auto staging =
-          Staging::create(*device_, {.slot_bytes = bytes / 5, .direct_bytes_max = direct_bytes_max}).value();
+          Staging::create(*device_, {.buffer_bytes = bytes / 5, .direct_bytes_max = direct_bytes_max}).value();
       TestCache source(layout), got(layout);
       source.fill_random(random_);
       std::byte* const locked = device_->allocate(StagingMemory::kPageLocked, bytes);
@@ -107,7 +107,7 @@ TEST_F(CudaStagingTest, BlocksGoToTheirPagesAndBackEitherWay) {
       device_->free(StagingMemory::kPageLocked, locked);
     }
   }
-  const auto measured = Staging::create(*device_, {.slot_bytes = 8 << 20});
+  const auto measured = Staging::create(*device_, {.buffer_bytes = 8 << 20});
   ASSERT_TRUE(measured);
   std::cout << "direct up to " << (*measured)->direct_bytes_max() << " bytes\n";
 }
@@ -128,7 +128,7 @@ TEST_F(CudaStagingTest, WhatAPollOrARefusedCallFoundIsNotTheNextCallsError) {
     return module_->permute(device_pages_, rows, device_pages_, rows, 16, Operation(), nullptr);
   };
   ASSERT_TRUE(permute());
-  const auto mark = device_->mark(Lane::kKernel);
+  const auto mark = device_->mark(Line::kKernel);
   ASSERT_TRUE(mark);
   static_cast<void>(device_->wait(*mark, TimePoint::min()));  // a poll: "not ready", unless the device was quick
   EXPECT_TRUE(permute());
@@ -158,14 +158,14 @@ TEST_F(CudaStagingTest, TheSecondDeviceServesAThreadOfTheFirst) {
   std::vector<std::byte*> copies;
   BoundLayout pages;
   ASSERT_NO_FATAL_FAILURE(copy_pages(*second, pages, copies));
-  // By the object's own lane, and by a call with the default stream.
+  // By the object's own line, and by a call with the default stream.
   ASSERT_TRUE(second->permute(pages, Rows::range(64), pages, Rows::range(), 64, Operation(), 8));
-  const auto mark = second->mark(Lane::kKernel);
+  const auto mark = second->mark(Line::kKernel);
   ASSERT_TRUE(mark);
   ASSERT_TRUE(second->wait(*mark, TimePoint::max()));
   ASSERT_TRUE(module_->permute(pages, Rows::range(128), pages, Rows::range(32), 64, Operation(), nullptr));
   ASSERT_TRUE(second->clear(copies[0], 64));  // the margin before the pages
-  ASSERT_TRUE(second->wait(second->mark(Lane::kKernel).value(), TimePoint::max()));
+  ASSERT_TRUE(second->wait(second->mark(Line::kKernel).value(), TimePoint::max()));
   TestCache got = pages_;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     ASSERT_TRUE(module_->copy(got.memory()[i].data(), copies[i], got.memory()[i].size()));

@@ -16,7 +16,7 @@ Duration nanoseconds(double count) { return Duration(static_cast<Duration::rep>(
 }  // namespace
 
 EmulatedDevice::~EmulatedDevice() {
-  for (const Lane lane : {Lane::kCopy, Lane::kKernel}) EXPECT_TRUE(queue(lane).tasks.empty()) << "work was left";
+  for (const Line line : {Line::kCopy, Line::kKernel}) EXPECT_TRUE(queue(line).tasks.empty()) << "work was left";
   EXPECT_TRUE(owned_.empty()) << "memory was left";
 }
 
@@ -43,13 +43,13 @@ void EmulatedDevice::free(StagingMemory kind, std::byte* memory) {
   owned_.erase(memory);
 }
 
-bool EmulatedDevice::run_one(Lane lane) const {
-  Queue& mine = queue(lane);
+bool EmulatedDevice::run_one(Line line) const {
+  Queue& mine = queue(line);
   if (mine.tasks.empty()) return false;
   const Task& task = mine.tasks.front();
   TimePoint start = std::max(task.enqueued, mine.finished.back());
   if (task.after.number != 0) {
-    const Queue& other = queue(task.after.lane);
+    const Queue& other = queue(task.after.line);
     if (other.finished.size() <= task.after.number) return false;
     start = std::max(start, other.finished[task.after.number]);
   }
@@ -60,12 +60,12 @@ bool EmulatedDevice::run_one(Lane lane) const {
 }
 
 void EmulatedDevice::run_some() const {
-  for (std::uint64_t i = random_() % 4; i > 0; --i) run_one(random_() % 2 == 0 ? Lane::kCopy : Lane::kKernel);
+  for (std::uint64_t i = random_() % 4; i > 0; --i) run_one(random_() % 2 == 0 ? Line::kCopy : Line::kKernel);
 }
 
-void EmulatedDevice::enqueue(Lane lane, std::function<void()> run, double cost, Mark after) {
+void EmulatedDevice::enqueue(Line line, std::function<void()> run, double cost, Mark after) {
   now_ += nanoseconds(costs_.launch);
-  Queue& mine = queue(lane);
+  Queue& mine = queue(line);
   mine.tasks.push_back({std::move(run), nanoseconds(cost), after, now_});
   ++mine.enqueued;
   run_some();
@@ -81,7 +81,7 @@ Result<void> EmulatedDevice::copy(const Copy2d& copy) {
       std::memcpy(copy.to + i * copy.to_pitch, copy.from + i * copy.from_pitch, copy.width_bytes);
     }
   };
-  enqueue(Lane::kCopy, run, costs_.copy_start + bytes / costs_.bus);
+  enqueue(Line::kCopy, run, costs_.copy_start + bytes / costs_.bus);
   return {};
 }
 
@@ -102,35 +102,35 @@ Result<void> EmulatedDevice::permute(const BoundLayout& to, const Rows& to_rows,
                                  element_bytes(each.element));
   }
   const auto run = [=] { EXPECT_TRUE(emulated_permute(to, to_rows, from, from_rows, row_count, operation)); };
-  enqueue(Lane::kKernel, run, costs_.kernel_start + bytes / (is_in_memory ? costs_.device_memory : costs_.host_memory));
+  enqueue(Line::kKernel, run, costs_.kernel_start + bytes / (is_in_memory ? costs_.device_memory : costs_.host_memory));
   return {};
 }
 
 Result<void> EmulatedDevice::clear(std::byte* memory, std::size_t bytes) {
   EXPECT_TRUE(is_in_device(memory, bytes));
   enqueue(
-      Lane::kKernel, [=] { std::memset(memory, 0, bytes); }, costs_.kernel_start);
+      Line::kKernel, [=] { std::memset(memory, 0, bytes); }, costs_.kernel_start);
   return {};
 }
 
-Result<Mark> EmulatedDevice::mark(Lane lane) { return Mark{lane, queue(lane).enqueued}; }
+Result<Mark> EmulatedDevice::mark(Line line) { return Mark{line, queue(line).enqueued}; }
 
-Result<void> EmulatedDevice::wait_on_lane(Lane lane, Mark mark) {
-  enqueue(lane, nullptr, 0, mark);
+Result<void> EmulatedDevice::wait_on_line(Line line, Mark mark) {
+  enqueue(line, nullptr, 0, mark);
   return {};
 }
 
 bool EmulatedDevice::is_passed(Mark mark) const {
-  const Queue& queue = this->queue(mark.lane);
+  const Queue& queue = this->queue(mark.line);
   return queue.finished.size() > mark.number && queue.finished[mark.number] <= now_;
 }
 
 Result<void> EmulatedDevice::wait(Mark mark, TimePoint deadline) const {
-  const Queue& waited = queue(mark.lane);
+  const Queue& waited = queue(mark.line);
   while (waited.finished.size() <= mark.number) {
     const bool is_copy_first = random_() % 2 == 0;
     const bool has_run =
-        run_one(is_copy_first ? Lane::kCopy : Lane::kKernel) || run_one(is_copy_first ? Lane::kKernel : Lane::kCopy);
+        run_one(is_copy_first ? Line::kCopy : Line::kKernel) || run_one(is_copy_first ? Line::kKernel : Line::kCopy);
     if (!has_run) {
       ADD_FAILURE() << "a mark that nothing passes";
       return Errc::kUnavailable;

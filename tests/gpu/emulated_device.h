@@ -1,4 +1,4 @@
-// tests/gpu/emulated_device.h: a device whose lanes run as late and in as odd an order as marks allow, on virtual time.
+// tests/gpu/emulated_device.h: a device whose lines run as late and in as odd an order as marks allow, on virtual time.
 // Whoever reads or overwrites a buffer too early gets wrong bytes.
 #pragma once
 
@@ -47,8 +47,8 @@ class EmulatedDevice final : public StagingDevice {
   Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
                        std::int64_t row_count, const Operation& operation, int block_count_max) override;
   Result<void> clear(std::byte* device_memory, std::size_t bytes) override;
-  Result<Mark> mark(Lane lane) override;
-  Result<void> wait_on_lane(Lane lane, Mark mark) override;
+  Result<Mark> mark(Line line) override;
+  Result<void> wait_on_line(Line line, Mark mark) override;
   Result<void> wait(Mark mark, TimePoint deadline) const override;
   TimePoint now() const override { return now_; }
 
@@ -69,10 +69,10 @@ class EmulatedDevice final : public StagingDevice {
     bool is_device;
   };
 
-  Queue& queue(Lane lane) const { return queues_[static_cast<std::size_t>(lane)]; }
-  bool run_one(Lane lane) const;
+  Queue& queue(Line line) const { return queues_[static_cast<std::size_t>(line)]; }
+  bool run_one(Line line) const;
   void run_some() const;
-  void enqueue(Lane lane, std::function<void()> run, double nanoseconds, Mark after = {});
+  void enqueue(Line line, std::function<void()> run, double nanoseconds, Mark after = {});
   /// Whether [at, at + bytes) is in device memory; fails the test if the device cannot touch it.
   bool is_in_device(const std::byte* at, std::size_t bytes) const;
 

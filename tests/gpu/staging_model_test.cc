@@ -37,8 +37,8 @@ void run(std::uint64_t seed) {
   DevicePages pages(device, kMakers[random() % 5](shape).value(), random);
   TestCache want = pages.cache;
   const std::size_t largest = 2 * 32 * 2 * 32 * 2;  // a layer of a block of 32 tokens
-  const auto staging = Staging::create(device, {.slot_bytes = largest + random() % (4 * largest),
-                                                .slot_count = 2 + static_cast<int>(random() % 3),
+  const auto staging = Staging::create(device, {.buffer_bytes = largest + random() % (4 * largest),
+                                                .buffer_count = 2 + static_cast<int>(random() % 3),
                                                 .direct_bytes_max = random() % 2 == 0 ? 0 : random() % (8 * largest)})
                            .value();
   std::list<ModelBlocks> all;

@@ -20,8 +20,9 @@ class StagingTest : public testing::Test {
   }
   static constexpr std::int64_t kLayerBytes = 2 * 16 * 4 * 32 * 2;
 
-  std::unique_ptr<Staging> make_staging(std::size_t slot_bytes, std::size_t direct_bytes_max = 0) {
-    return Staging::create(device_, {.slot_bytes = slot_bytes, .slot_count = 2, .direct_bytes_max = direct_bytes_max})
+  std::unique_ptr<Staging> make_staging(std::size_t buffer_bytes, std::size_t direct_bytes_max = 0) {
+    return Staging::create(device_,
+                           {.buffer_bytes = buffer_bytes, .buffer_count = 2, .direct_bytes_max = direct_bytes_max})
         .value();
   }
   /// Blocks that outlive the staging of a test: it may still use them when it ends.
@@ -176,15 +177,15 @@ TEST_F(StagingTest, RefusesBeforeAnythingIsEnqueued) {
   EXPECT_TRUE(marks_.empty());
   EXPECT_EQ(device_.kernel_count() + device_.copy_count(), 0);
   EXPECT_TRUE(same_bytes(pages_.cache, before));
-  EXPECT_EQ(Staging::create(device_, {.slot_count = 1}).error(), Errc::kBadRequest);
-  EXPECT_EQ(Staging::create(device_, {.slot_bytes = 0}).error(), Errc::kBadRequest);
+  EXPECT_EQ(Staging::create(device_, {.buffer_count = 1}).error(), Errc::kBadRequest);
+  EXPECT_EQ(Staging::create(device_, {.buffer_bytes = 0}).error(), Errc::kBadRequest);
 }
 
 TEST_F(StagingTest, NoMemoryIsAnErrorThatLeavesNothingBehind) {
   for (int allocations = 0; allocations < 4; ++allocations) {  // two buffers, then two to measure with
     EmulatedDevice device(seed_);
     device.fail_allocations_after(allocations);
-    EXPECT_EQ(Staging::create(device, {.slot_count = 2}).error(), Errc::kOutOfMemory);
+    EXPECT_EQ(Staging::create(device, {.buffer_count = 2}).error(), Errc::kOutOfMemory);
     EXPECT_EQ(device.live_allocations(), 0u);
   }
   const auto staging = make_staging(16 * kLayerBytes);
@@ -208,7 +209,7 @@ TEST_F(StagingTest, TheThresholdIsMeasured) {
   for (const double host_memory : {4.0, 10.0, 20.0, 40.0}) {
     const DeviceCosts costs{.host_memory = host_memory};
     EmulatedDevice device(seed_, costs);
-    const auto staging = Staging::create(device, {.slot_bytes = 8 << 20}).value();
+    const auto staging = Staging::create(device, {.buffer_bytes = 8 << 20}).value();
     const auto measured = static_cast<double>(staging->direct_bytes_max());
     EXPECT_GT(measured, crossover_bytes(costs) / 4) << host_memory;  // steps of two, and launches that overlap
     EXPECT_LT(measured, crossover_bytes(costs) * 2) << host_memory;
@@ -217,7 +218,7 @@ TEST_F(StagingTest, TheThresholdIsMeasured) {
   EmulatedDevice slow_bus(seed_, {.host_memory = 0.1});
   EXPECT_EQ(Staging::create(slow_bus).value()->direct_bytes_max(), 0u);
   EmulatedDevice fast(seed_, {.bus = 1, .host_memory = 1000});  // the whole range is direct
-  EXPECT_EQ(Staging::create(fast, {.slot_bytes = 1 << 20}).value()->direct_bytes_max(), 1u << 20);
+  EXPECT_EQ(Staging::create(fast, {.buffer_bytes = 1 << 20}).value()->direct_bytes_max(), 1u << 20);
 }
 
 }  // namespace

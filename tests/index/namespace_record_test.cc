@@ -70,7 +70,7 @@ TEST(NamespaceRecordTest, ASetHasABoundAndAChainIsNeverSpeltOut) {
   EXPECT_EQ(set->block_bytes(), 4096u);
   EXPECT_EQ(set->block_size(), 0u);
   const auto chain = NamespaceRecord::from_fields(kSmall);
-  EXPECT_EQ(chain->kind(), SpaceKind::kChain);
+  EXPECT_EQ(chain->kind(), NamespaceKind::kChain);
   struct Bad {
     std::map<std::string, std::string> fields;
     std::string key, value, message;

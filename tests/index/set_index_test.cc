@@ -1,5 +1,5 @@
 // Sets in a PrefixIndex against a naive model of them, beside a chain that nothing may disturb: lookups, order of use
-// within groups and over all, pins, covers, removal at once and in steps.
+// within cohorts and over all, pins, covers, removal at once and in steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class SetIndexTest : public testing::Test {
  protected:
   struct Block {
     BlockId id;
-    std::uint32_t group, length;
+    std::uint32_t cohort, length;
     std::uint64_t used;
     int pins = 0;
   };
@@ -47,21 +47,21 @@ class SetIndexTest : public testing::Test {
     const BlockHash hash = name(below(40));
     if (sets[which].contains(hash)) return;
     Block block{.id = {},
-                .group = static_cast<std::uint32_t>(below(4)),
+                .cohort = static_cast<std::uint32_t>(below(4)),
                 .length = static_cast<std::uint32_t>(1 + below(100'000)),
                 .used = 0};
     block.used = static_cast<std::uint64_t>(tick());
     block.id = index.insert(trees[which], kNoBlock,
-                            {.hash = hash, .slot = SlotId{ticks}, .position = block.length, .group = block.group},
+                            {.hash = hash, .slot = SlotId{ticks}, .position = block.length, .cohort = block.cohort},
                             Tick{block.used});
     sets[which].emplace(hash, block);
   }
-  /// Of a group, or of all: the model's least recently used block without pins. The chain's end is pinned.
-  BlockId oldest(std::optional<std::uint32_t> group) {
+  /// Of a cohort, or of all: the model's least recently used block without pins. The chain's end is pinned.
+  BlockId oldest(std::optional<std::uint32_t> cohort) {
     const Block* best = nullptr;
     for (const Set& set : sets)
       for (const auto& [hash, block] : set)
-        if (block.pins == 0 && (!group || block.group == *group) && (best == nullptr || block.used < best->used))
+        if (block.pins == 0 && (!cohort || block.cohort == *cohort) && (best == nullptr || block.used < best->used))
           best = &block;
     return best == nullptr ? kNoBlock : best->id;
   }
@@ -93,7 +93,7 @@ class SetIndexTest : public testing::Test {
     ASSERT_EQ(index.set_totals().block_count, count);
     ASSERT_EQ(index.set_totals().bytes, bytes);
     ASSERT_EQ(index.match(chain, chain_hashes).block_count, chain_hashes.size());
-    for (std::uint32_t group = 0; group < 4; ++group) ASSERT_EQ(index.oldest_leaf_end(group), oldest(group));
+    for (std::uint32_t cohort = 0; cohort < 4; ++cohort) ASSERT_EQ(index.oldest_leaf_end(cohort), oldest(cohort));
     ASSERT_EQ(index.oldest_leaf_end(), oldest(std::nullopt));
   }
   void step() {
@@ -171,7 +171,7 @@ TEST_F(SetIndexTest, BehavesLikeMapsWithAnOrderOfUse) {
 
 TEST_F(SetIndexTest, ABlockWithoutPinsInABigSetIsFoundAndRemovedInStepsThatDoNotGrow) {
   for (std::uint64_t i = 0; i < 100'000; ++i)
-    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .group = 2}, tick());
+    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .cohort = 2}, tick());
   for (std::uint64_t i = 0; i < 1000; ++i) {
     Steps steps(1'000'000);
     ASSERT_EQ(index.hash(index.oldest_leaf_end(2, &steps)), name(i));
@@ -181,30 +181,30 @@ TEST_F(SetIndexTest, ABlockWithoutPinsInABigSetIsFoundAndRemovedInStepsThatDoNot
   EXPECT_EQ(index.check(), "");
 }
 
-TEST_F(SetIndexTest, TheOldestOfAllIsFoundInStepsThatDoNotGrowWithTheGroups) {
-  constexpr std::uint64_t kGroups = 3000;
-  for (std::uint64_t i = 0; i < 2 * kGroups; ++i) {
-    const auto group = static_cast<std::uint32_t>(2 + i % kGroups);
-    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .group = group}, tick());
+TEST_F(SetIndexTest, TheOldestOfAllIsFoundInStepsThatDoNotGrowWithTheCohorts) {
+  constexpr std::uint64_t kCohorts = 3000;
+  for (std::uint64_t i = 0; i < 2 * kCohorts; ++i) {
+    const auto cohort = static_cast<std::uint32_t>(2 + i % kCohorts);
+    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .cohort = cohort}, tick());
   }
-  for (std::uint64_t i = 0; i < 2 * kGroups; ++i) {
+  for (std::uint64_t i = 0; i < 2 * kCohorts; ++i) {
     Steps steps(1'000'000);
     const BlockId oldest = index.oldest_leaf_end(&steps);
     ASSERT_EQ(index.hash(oldest), name(i));
-    ASSERT_LE(steps.used(), 4 * Steps::kLeaf);  // the group before this one has another oldest leaf now, or none
+    ASSERT_LE(steps.used(), 4 * Steps::kLeaf);  // the cohort before this one has another oldest leaf now, or none
     index.remove_leaf_end(oldest);
     if (i % 500 == 0) {
       ASSERT_EQ(index.check(), "");
     }
   }
   // Each use is paid for once, and in steps: a call that has few stops and goes on with the next.
-  for (std::uint64_t i = 0; i < kGroups; ++i) {
-    const auto group = static_cast<std::uint32_t>(2 + i);
-    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .group = group}, tick());
+  for (std::uint64_t i = 0; i < kCohorts; ++i) {
+    const auto cohort = static_cast<std::uint32_t>(2 + i);
+    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .cohort = cohort}, tick());
   }
-  std::vector<BlockId> used(kGroups);
+  std::vector<BlockId> used(kCohorts);
   std::vector<BlockHash> hashes;
-  for (std::uint64_t i = 0; i < kGroups; ++i) hashes.push_back(name(i));
+  for (std::uint64_t i = 0; i < kCohorts; ++i) hashes.push_back(name(i));
   index.find_each(trees[0], hashes, used);
   for (const BlockId block : used) index.touch(block, tick());
   BlockId oldest = kNoBlock;
@@ -223,14 +223,14 @@ TEST_F(SetIndexTest, TheOldestOfAllIsFoundInStepsThatDoNotGrowWithTheGroups) {
 TEST_F(SetIndexTest, ABlockOfASetTakesAtMost240Bytes) {
   const std::size_t before = index.used_bytes();
   for (std::uint64_t i = 0; i < 100'000; ++i)
-    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .group = 2}, tick());
+    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .cohort = 2}, tick());
   EXPECT_LE((index.used_bytes() - before) / 100'000, 240u);
 }
 
-/// Every slot length is a group. 1000 of them with a table of 20,000 positions each would take 80 MB.
-TEST_F(SetIndexTest, MemoryDoesNotGrowWithBlocksTimesGroups) {
+/// Every slot length is a cohort. 1000 of them with a table of 20,000 positions each would take 80 MB.
+TEST_F(SetIndexTest, MemoryDoesNotGrowWithBlocksTimesCohorts) {
   for (std::uint32_t i = 0; i < 20'000; ++i) {
-    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .group = i % 1000}, tick());
+    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .cohort = i % 1000}, tick());
   }
   EXPECT_LT(index.memory_bytes(), 32u << 20);
   EXPECT_EQ(index.check(), "");

@@ -118,7 +118,7 @@ class UsageTest : public testing::Test {
     } else {
       ASSERT_EQ(queue_of(index.usage(block)), queue) << "seed " << seed;
     }
-    ASSERT_EQ(index.group(block), 2u);
+    ASSERT_EQ(index.cohort(block), 2u);
     if (queue < 6) {
       ASSERT_LT(queue, index.oldest_bounds(2).size());
       ASSERT_LE(index.oldest_bounds(2)[queue], Tick{victim->recency});

@@ -221,8 +221,8 @@ def test_each_mount_has_its_volume_and_each_volume_its_source(folder: str) -> No
     assert config["mountPath"] == container(folder)["args"][1]
     # What the node names is where something is mounted that it may write, or the Secret.
     paths = re.findall(r'"(?:unix://)?(/[a-z][^"]*)"', config_text(folder))
-    spill = variables(folder).get("KVSTORE_NODE_SPILL_PATH")
-    for path in [*paths, *([spill] if spill else [])]:
+    disk = variables(folder).get("KVSTORE_NODE_DISK_PATH")
+    for path in [*paths, *([disk] if disk else [])]:
         assert any(path.startswith(each["mountPath"] + "/") for each in mounts), path
 
 
@@ -243,8 +243,8 @@ def test_memory_holds_the_arena_and_a_fifth_more(folder: str) -> None:
 def test_files_on_disk_fit_into_the_claim() -> None:
     (claim,) = one("overlays/disk", "StatefulSet")["spec"]["volumeClaimTemplates"]
     capacity = size(re.search(r'^capacity = "(\w+)"', config_text("overlays/disk"), re.MULTILINE)[1])  # type: ignore[index]
-    spill = size(variables("overlays/disk")["KVSTORE_NODE_SPILL_CAPACITY"])
-    wanted = 1.05 * (1.25 * (spill + capacity) + 2 * 2**30)
+    disk = size(variables("overlays/disk")["KVSTORE_NODE_DISK_CAPACITY"])
+    wanted = 1.05 * (1.25 * (disk + capacity) + 2 * 2**30)
     assert size(claim["spec"]["resources"]["requests"]["storage"]) >= wanted
     # The kubelet would make the directory writable by the group at each start; a node refuses that.
     assert pod("overlays/disk")["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
@@ -256,7 +256,7 @@ def test_the_hook_before_a_stop_is_a_command_and_there_is_time_for_it(folder: st
     defaults = {
         name: float(value) for name, value in re.findall(r"^ +--([a-z-]+) TIME=([0-9.]+)", node_help(), re.MULTILINE)
     }
-    seconds = sum(defaults[name] for name in ("hand-over-seconds", "drain-seconds", "spill-stop-seconds"))
+    seconds = sum(defaults[name] for name in ("hand-over-seconds", "drain-seconds", "disk-stop-seconds"))
     if hook:
         shell, flag, line = hook["exec"]["command"]
         assert (shell, flag) == ("sh", "-c")

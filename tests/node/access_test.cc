@@ -169,7 +169,7 @@ memory-bytes-max = "3 GiB"
 disk-bytes = 4096
 disk-bytes-max = "1TiB"
 leases-max = 10
-pinned-bytes-max = 0
+retained-bytes-max = 0
 namespaces-max = 3
 sessions-max = 7
 requests-per-second = 500
@@ -192,7 +192,7 @@ memory-bytes = "1MiB"
                 .disk_bytes = 4096,
                 .disk_bytes_max = std::uint64_t{1} << 40,
                 .lease_count_max = 10,
-                .pinned_bytes_max = 0,
+                .retained_bytes_max = 0,
                 .namespace_count_max = 3};
   blue.requests_per_second = 500;
   blue.bytes_per_second = 100 << 20;
@@ -389,9 +389,9 @@ TEST_F(AccessTest, EveryCellOfTheTableHolds) {
     grant(roles);
     const auto client = connect();
     ASSERT_FALSE(client->ask(FrameType::kHello, 1, hello_request()).is_error()) << "a denied client is told, not cut";
-    for (const VerbRule& rule : kVerbRules) {
-      EXPECT_EQ(is_denied(*client, rule.verb), !has_right(roles, rule.rule.right))
-          << frame_type_name(rule.verb) << " with " << roles_text(roles);
+    for (const RequestRule& rule : kRequestRules) {
+      EXPECT_EQ(is_denied(*client, rule.type), !has_right(roles, rule.rule.right))
+          << frame_type_name(rule.type) << " with " << roles_text(roles);
     }
   }
 }
@@ -654,8 +654,8 @@ TEST_F(AccessTest, OperatorsActsAreLogged) {
   client->ask(FrameType::kAdmin, 10, admin_request("/drain", "node=another&drain=true"));
   const std::string name = "namespace=" + to_hex(record.id().bytes) + " hashes=2";
   const std::string who = " who='loopback' (section all) peer=sim:node session=1 ";
-  EXPECT_THAT(log.str(), AllOf(HasSubstr("audit: act=pin" + who + name + " result=ok count=2"),
-                               HasSubstr("audit: act=unpin" + who + name + " result=ok count=2"),
+  EXPECT_THAT(log.str(), AllOf(HasSubstr("audit: act=retain" + who + name + " result=ok count=2"),
+                               HasSubstr("audit: act=unretain" + who + name + " result=ok count=2"),
                                HasSubstr("audit: act=drop" + who + name + " result=ok count=1"),
                                HasSubstr("audit: act=drop" + who + "result=refused why='"),
                                HasSubstr("audit: act=drain" + who + "drain=true result=refused why='")));
@@ -671,7 +671,8 @@ TEST_F(AccessTest, WithoutAPolicyEverythingIsAsItWas) {
   const auto client = connect();
   ASSERT_FALSE(client->ask(FrameType::kHello, 1, hello_with(kToken)).is_error()) << "nobody asked for it";
   space = open(*client, record);
-  for (const VerbRule& rule : kVerbRules) EXPECT_FALSE(is_denied(*client, rule.verb)) << frame_type_name(rule.verb);
+  for (const RequestRule& rule : kRequestRules)
+    EXPECT_FALSE(is_denied(*client, rule.type)) << frame_type_name(rule.type);
   client->ask(FrameType::kDrop, 5000, prefix_request(chain(1, 1)));
   EXPECT_THAT(log.str(), Not(HasSubstr("audit:")));
   EXPECT_TRUE(none.stats().empty());

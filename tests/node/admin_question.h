@@ -1,4 +1,4 @@
-// tests/node/admin_question.h: the verb admin, as a raw client asks it.
+// tests/node/admin_question.h: the request admin, as a raw client asks it.
 #pragma once
 
 #include <nlohmann/json.hpp>

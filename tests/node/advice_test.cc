@@ -47,7 +47,7 @@ NodeWishes good_wishes() {
   wishes.threads = 8;
   wishes.has_tcp = wishes.has_unix = true;
   wishes.session_count_max = 4096;
-  wishes.spill_hang_seconds = 2;
+  wishes.disk_hang_seconds = 2;
   return wishes;
 }
 
@@ -77,8 +77,8 @@ TEST(AdviceTest, OnAGoodMachineNothingHasToBeDone) {
   MachineFacts facts = good_machine();
   facts.disks = {good_disk("/a")};
   NodeWishes wishes = good_wishes();
-  wishes.spill_paths = {"/a"};
-  wishes.spill_capacity_bytes = 300 * kGibi;
+  wishes.disk_paths = {"/a"};
+  wishes.disk_capacity_bytes = 300 * kGibi;
   for (const Advice& advice : advise(facts, wishes)) {
     expect_fine(advice);
     EXPECT_FALSE(advice.measured.empty()) << advice.subject;
@@ -88,8 +88,8 @@ TEST(AdviceTest, OnAGoodMachineNothingHasToBeDone) {
 
 TEST(AdviceTest, WhatWasNotMeasuredIsSaidAndNothingIsAdvised) {
   NodeWishes wishes = good_wishes();
-  wishes.spill_paths = {"/a"};
-  wishes.spill_capacity_bytes = kGibi;
+  wishes.disk_paths = {"/a"};
+  wishes.disk_capacity_bytes = kGibi;
   MachineFacts facts;  // nothing
   facts.numa = good_machine().numa;
   facts.disks = {{.path = "/a", .probed = "/", .wrong = "Permission denied"}};
@@ -131,7 +131,7 @@ TEST(AdviceTest, WhatIsAdvisedForMemoryIsFineWhenItIsTaken) {
     wishes.capacity_bytes = (1 + random() % 200000) * 2 * kMebi;
     if (random() % 4 == 0) wishes.capacity_block_bytes = (1 + random() % 64) * 2 * kMebi;
     if (random() % 4 == 0) wishes.index_bytes_max = 1 + random() % kGibi;
-    if (random() % 3 == 0) wishes.spill_paths = {"/a", "/b"};
+    if (random() % 3 == 0) wishes.disk_paths = {"/a", "/b"};
     const Advice advice = advice_of(facts, wishes, "memory");
     if (advice.kind != Advice::Kind::kSet) continue;
     const std::uint64_t number = std::stoull(advice.value);
@@ -260,7 +260,7 @@ TEST(AdviceTest, LimitsOfTheProcessAreHeldAgainstWhatTheNodeTakes) {
   facts.files->hard = 5546;
   expect_machine(advice_of(facts, good_wishes(), "open files"), "LimitNOFILE=5547");
   NodeWishes with_disk = good_wishes();
-  with_disk.spill_paths = {"/a"};
+  with_disk.disk_paths = {"/a"};
   expect_machine(advice_of(facts, with_disk, "open files"), "LimitNOFILE=16640");
 }
 
@@ -280,15 +280,15 @@ TEST(AdviceTest, FilesOfTheDiskTierFitWhatIsFree) {
   MachineFacts facts = good_machine();
   facts.disks = {good_disk("/a")};
   NodeWishes wishes = good_wishes();
-  wishes.spill_paths = {"/a"};
-  wishes.spill_capacity_bytes = 800 * kGibi;
+  wishes.disk_paths = {"/a"};
+  wishes.disk_capacity_bytes = 800 * kGibi;
   // 0.95 x 500 GiB, less two segments of 1 GiB, / 1.25, less the 16 GiB of the memory.
-  expect_set(advice_of(facts, wishes, "disk space"), "spill-capacity", "362GiB");
-  wishes.spill_capacity_bytes = 362 * kGibi;
+  expect_set(advice_of(facts, wishes, "disk space"), "disk-capacity", "362GiB");
+  wishes.disk_capacity_bytes = 362 * kGibi;
   expect_fine(advice_of(facts, wishes, "disk space"));
-  wishes.spill_capacity_bytes = 800 * kGibi;
-  wishes.spill_block_bytes = 2 * kMebi;
-  expect_set(advice_of(facts, wishes, "disk space"), "spill-capacity-blocks", std::to_string(362 * 512));
+  wishes.disk_capacity_bytes = 800 * kGibi;
+  wishes.disk_block_bytes = 2 * kMebi;
+  expect_set(advice_of(facts, wishes, "disk space"), "disk-capacity-blocks", std::to_string(362 * 512));
   facts.disks[0].free_bytes = 20 * kGibi;
   expect_machine(advice_of(facts, wishes, "disk space"), "more room");
 }
@@ -298,11 +298,11 @@ TEST(AdviceTest, OfSeveralDirectoriesTheOneWithLeastRoomDecides) {
   facts.disks = {good_disk("/a", 1), good_disk("/b", 2)};
   facts.disks[1].free_bytes = 100 * kGibi;
   NodeWishes wishes = good_wishes();
-  wishes.spill_paths = {"/a", "/b"};
-  wishes.spill_capacity_bytes = 400 * kGibi;
-  expect_set(advice_of(facts, wishes, "disk space"), "spill-capacity", "134GiB");
+  wishes.disk_paths = {"/a", "/b"};
+  wishes.disk_capacity_bytes = 400 * kGibi;
+  expect_set(advice_of(facts, wishes, "disk space"), "disk-capacity", "134GiB");
   facts.disks = {good_disk("/a", 1), good_disk("/b", 1)};  // one file system
-  expect_set(advice_of(facts, wishes, "disk space"), "spill-capacity", "362GiB");
+  expect_set(advice_of(facts, wishes, "disk space"), "disk-capacity", "362GiB");
 }
 
 TEST(AdviceTest, DirectoriesThatHinderOneAnotherAreTold) {
@@ -312,18 +312,18 @@ TEST(AdviceTest, DirectoriesThatHinderOneAnotherAreTold) {
   facts.disks[2].slowest_seconds = 0.6;
   facts.disks[2].direct_io = false;
   NodeWishes wishes = good_wishes();
-  wishes.spill_paths = {"/a", "/b", "/c"};
+  wishes.disk_paths = {"/a", "/b", "/c"};
   const auto advices = advise(facts, wishes);
   std::vector<std::string> told;
   for (const Advice& advice : advices) {
     if (advice.kind == Advice::Kind::kMachine) told.push_back(advice.subject + ": " + advice.command);
   }
-  EXPECT_THAT(told, testing::ElementsAre("disk /c: give spill-path a directory on ext4 or xfs",
-                                         "disk /b: give each device one spill-path",
+  EXPECT_THAT(told, testing::ElementsAre("disk /c: give disk-path a directory on ext4 or xfs",
+                                         "disk /b: give each device one disk-path",
                                          "disk /c: replace that device, or leave it out"));
-  expect_set(of(advices, "spill-hang-seconds"), "spill-hang-seconds", "3");
+  expect_set(of(advices, "disk-hang-seconds"), "disk-hang-seconds", "3");
   facts.disks = {good_disk("/a", 1), good_disk("/c", 3)};
-  for (const Advice& advice : advise(facts, wishes)) EXPECT_NE(advice.subject, "spill-hang-seconds");
+  for (const Advice& advice : advise(facts, wishes)) EXPECT_NE(advice.subject, "disk-hang-seconds");
 }
 
 }  // namespace

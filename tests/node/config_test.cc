@@ -101,7 +101,7 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
                                     "100",
                                     "--lease-seconds",
                                     "2.5",
-                                    "--pinned-fraction-max",
+                                    "--retained-fraction-max",
                                     "0.25",
                                     "--leased-fraction-max",
                                     "0.75",
@@ -176,31 +176,31 @@ TEST_F(ConfigTest, TheCurveIsToldUnlessItIsTurnedOff) {
 
 TEST_F(ConfigTest, DiskOptionsReachTheTier) {
   const NodeOptions options =
-      good({"--spill-path=/tmp/a", "--spill-path=/tmp/b", "--spill-capacity=2GiB", "--spill-policy=write-through",
+      good({"--disk-path=/tmp/a", "--disk-path=/tmp/b", "--disk-capacity=2GiB", "--spill-policy=write-through",
             "--spill-reserve=0.25", "--spill-put-wait-seconds=0.5", "--spill-skip-unused=true",
-            "--spill-write-rate=3MiB", "--spill-scrub-rate=4MiB", "--spill-drain-rate=5MiB",
-            "--spill-promote-reads=255", "--spill-read-threads=9", "--spill-retry-seconds=1.5",
-            "--spill-hang-seconds=3", "--spill-drop-wait-seconds=0", "--spill-stop-seconds=7", "--spill-save=false"});
-  EXPECT_EQ(options.spill_paths, (std::vector<std::string>{"/tmp/a", "/tmp/b"}));
-  EXPECT_EQ(options.spill.drain_bytes_per_second, 5ull << 20);
-  EXPECT_EQ(options.spill.drain_give_up_after, 90s);
+            "--disk-write-rate=3MiB", "--disk-scrub-rate=4MiB", "--disk-drain-rate=5MiB", "--disk-promote-reads=255",
+            "--disk-read-threads=9", "--disk-retry-seconds=1.5", "--disk-hang-seconds=3", "--disk-drop-wait-seconds=0",
+            "--disk-stop-seconds=7", "--spill-save=false"});
+  EXPECT_EQ(options.disk_paths, (std::vector<std::string>{"/tmp/a", "/tmp/b"}));
+  EXPECT_EQ(options.disk_threads.drain_bytes_per_second, 5ull << 20);
+  EXPECT_EQ(options.disk_threads.drain_give_up_after, 90s);
   EXPECT_EQ(options.store.disk.capacity_bytes, 2ull << 30);
   EXPECT_TRUE(options.store.spill.write_through);
   EXPECT_EQ(options.store.spill.reserve, 0.25);
   EXPECT_EQ(options.session.spill_wait, 500ms);
   EXPECT_TRUE(options.store.spill.skip_unused);
-  EXPECT_EQ(options.spill.write_bytes_per_second, 3u << 20);
-  EXPECT_EQ(options.spill.scrub_bytes_per_second, 4u << 20);
+  EXPECT_EQ(options.disk_threads.write_bytes_per_second, 3u << 20);
+  EXPECT_EQ(options.disk_threads.scrub_bytes_per_second, 4u << 20);
   EXPECT_EQ(options.store.disk.promote_reads, 255);
-  EXPECT_EQ(options.spill.read_threads, 9u);
-  EXPECT_EQ(options.spill.retry_after, 1500ms);
-  EXPECT_EQ(options.spill_hang, 3s);
-  EXPECT_EQ(options.spill.stuck_after, 6s);  // of two directories, one may be left out first
+  EXPECT_EQ(options.disk_threads.read_threads, 9u);
+  EXPECT_EQ(options.disk_threads.retry_after, 1500ms);
+  EXPECT_EQ(options.disk_hang, 3s);
+  EXPECT_EQ(options.disk_threads.stuck_after, 6s);  // of two directories, one may be left out first
   EXPECT_EQ(options.session.drop_wait, 0s);
-  EXPECT_EQ(options.spill.give_up_after, 7s);
+  EXPECT_EQ(options.disk_threads.give_up_after, 7s);
   EXPECT_FALSE(options.spill_save);
   EXPECT_EQ(
-      good({"--spill-path=/a", "--spill-capacity-blocks=5", "--capacity-block-bytes=8192"}).store.disk.capacity_bytes,
+      good({"--disk-path=/a", "--disk-capacity-blocks=5", "--capacity-block-bytes=8192"}).store.disk.capacity_bytes,
       5u * 8192);
 }
 
@@ -310,7 +310,7 @@ TEST_F(ConfigTest, BadValuesAreRefusedWithOptionAndReason) {
   expect_refused({"--threads", "some"}, {"threads", "some"});
   expect_refused({"--chain-blocks-max", "80001"}, {"chain-blocks-max"});
   expect_refused({"--lease-seconds", "0"}, {"lease-seconds"});
-  expect_refused({"--pinned-fraction-max", "1.5"}, {"pinned-fraction-max"});
+  expect_refused({"--retained-fraction-max", "1.5"}, {"retained-fraction-max"});
   expect_refused({"--leased-fraction-max", "1.5"}, {"leased-fraction-max"});
   expect_refused({"--log-level", "loud"}, {"log-level", "loud"});
   expect_refused({"--node-id", std::string(129, 'x')}, {"node-id", "128"});
@@ -330,7 +330,7 @@ TEST_F(ConfigTest, EveryMistakeIsToldWithOptionValuePlaceAndWhatIsAllowed) {
   const CertificateFiles files;
   const std::string empty_file = files.write("empty.pem", "");
   const std::string bad_policy = files.write("bad.toml", "[a]\nmatch = [\"unix\"]\nroles = [\"admin\"]\n");
-  const std::string sized = "spill-capacity = \"1GiB\"\n";
+  const std::string sized = "disk-capacity = \"1GiB\"\n";
   const std::vector<Mistake> mistakes = {
       // Values that are none.
       {{}, "capacity = \"64QiB\"", "", "", {"capacity: '64QiB'", "FILE, line 2", "allowed: 1 byte to 64 TiB"}},
@@ -344,7 +344,7 @@ TEST_F(ConfigTest, EveryMistakeIsToldWithOptionValuePlaceAndWhatIsAllowed) {
       {{"--threads", "some"}, "", "", "", {"threads: 'some'", "flag --threads", "allowed: 0 to 1024"}},
       {{}, "threads = 2.5", "", "", {"threads: '2.5'", "FILE, line 2", "allowed: 0 to 1024"}},
       {{}, "", "KVSTORE_NODE_CHAIN_BLOCKS_MAX", "80001", {"chain-blocks-max: '80001'", "variable", "1 to 80000"}},
-      {{}, "pinned-fraction-max = 1.5", "", "", {"pinned-fraction-max: '1.5'", "FILE, line 2", "allowed: 0 to 1"}},
+      {{}, "retained-fraction-max = 1.5", "", "", {"retained-fraction-max: '1.5'", "FILE, line 2", "allowed: 0 to 1"}},
       {{}, "weight = nan", "", "", {"weight: 'nan'", "FILE, line 2", "allowed: 0 to 1"}},
       {{}, "curve = maybe", "", "", {"curve: 'maybe'", "FILE, line 2", "allowed: true or false"}},
       {{}, "log-level = \"wran\"", "", "", {"log-level: 'wran'", "FILE, line 2", "allowed: trace", "mean 'warn'?"}},
@@ -360,7 +360,7 @@ TEST_F(ConfigTest, EveryMistakeIsToldWithOptionValuePlaceAndWhatIsAllowed) {
        {"node-id: 'xxx", "flag --node-id", "allowed: 1 to 128 bytes"}},
       // Names that are none.
       {{}, "capcity = \"1GiB\"", "", "", {"capcity: there is no such option", "FILE, line 2", "mean 'capacity'?"}},
-      {{"--spil-path=/x"}, "", "", "", {"'--spil-path=/x'", "no such option", "mean 'spill-path'?", "command line"}},
+      {{"--spil-path=/x"}, "", "", "", {"'--spil-path=/x'", "no such option", "mean 'disk-path'?", "command line"}},
       {{}, "check-config = true", "", "", {"check-config", "command line only", "FILE, line 2"}},
       {{"stray"}, "", "", "", {"'stray'", "allowed: --NAME VALUE"}},
       // Files that are none.
@@ -404,27 +404,23 @@ TEST_F(ConfigTest, EveryMistakeIsToldWithOptionValuePlaceAndWhatIsAllowed) {
        "",
        "",
        {"capacity: 2147483648", "flag --capacity", "allowed: up to 1073741824"}},
-      {{}, sized, "", "", {"spill-capacity: given without spill-path", "'1GiB'", "FILE, line 2", "allowed: both"}},
-      {{"--spill-path=/tmp"},
-       "",
-       "",
-       "",
-       {"spill-path: given without spill-capacity", "'/tmp'", "flag", "allowed: both"}},
-      {{"--spill-path=/no/such/kv"},
+      {{}, sized, "", "", {"disk-capacity: given without disk-path", "'1GiB'", "FILE, line 2", "allowed: both"}},
+      {{"--disk-path=/tmp"}, "", "", "", {"disk-path: given without disk-capacity", "'/tmp'", "flag", "allowed: both"}},
+      {{"--disk-path=/no/such/kv"},
        sized,
        "",
        "",
-       {"spill-path: '/no/such/kv': /no/such is not there", "mounted?", "flag --spill-path", "allowed: a directory"}},
+       {"disk-path: '/no/such/kv': /no/such is not there", "mounted?", "flag --disk-path", "allowed: a directory"}},
       {{},
-       sized + "spill-path = \"/dev/null\"",
+       sized + "disk-path = \"/dev/null\"",
        "",
        "",
-       {"spill-path: '/dev/null': is no directory", "FILE, line 3", "allowed: a directory"}},
+       {"disk-path: '/dev/null': is no directory", "FILE, line 3", "allowed: a directory"}},
       {{},
        sized,
-       "KVSTORE_NODE_SPILL_PATH",
+       "KVSTORE_NODE_DISK_PATH",
        "/dev/null/kv",
-       {"spill-path: '/dev/null/kv': /dev/null is no directory", "variable KVSTORE_NODE_SPILL_PATH", "allowed"}},
+       {"disk-path: '/dev/null/kv': /dev/null is no directory", "variable KVSTORE_NODE_DISK_PATH", "allowed"}},
       {{"--rdma=on", "--capacity-max=8GiB"},
        "",
        "",
@@ -473,8 +469,8 @@ TEST_F(ConfigTest, EveryMistakeIsToldWithOptionValuePlaceAndWhatIsAllowed) {
     if (!each.variable.empty()) ::unsetenv(each.variable.c_str());
     // A supervisor reads a file again later: it may be on a disk that is not there yet.
     const bool is_of_file = each.told[0].starts_with("tls-") || each.told[0].starts_with("policy-file") ||
-                            each.told[0].starts_with("spill-path: '/no/such") ||
-                            each.told[0].starts_with("spill-path: '/dev/null");
+                            each.told[0].starts_with("disk-path: '/no/such") ||
+                            each.told[0].starts_with("disk-path: '/dev/null");
     EXPECT_EQ(exit_code, is_of_file ? kExitNotNow : kExitBadConfig) << testing::PrintToString(each.told);
     for (std::string word : each.told) {
       if (word.starts_with(kFile)) word.replace(0, std::string(kFile).size(), path);

@@ -204,7 +204,7 @@ TEST_F(ContextKeeperTest, AChangeIsWrittenSoonAndARestNever) {
   store.with([&](Store& each) {
     const SpaceId space = each.open(make_record("m", kBytes)).value();
     OfferPlan plan = each.offer(space, chain(1, 3), {}, clock.now()).value();
-    for (const auto& block : plan.staged) {
+    for (const auto& block : plan.incoming) {
       std::vector<std::uint64_t> sums(stripe_count(kBytes));
       block_checksums(block.seed, block.bytes, sums);
       each.commit(plan.put, sums, clock.now());
@@ -333,14 +333,14 @@ class KeptFileTest : public testing::Test {
     for (const char* const each : {"a", "b"}) std::filesystem::create_directory(root / each);
   }
   ~KeptFileTest() override { std::filesystem::remove_all(root); }
-  std::shared_ptr<SpillKeys> keys(const std::string& text) {
+  std::shared_ptr<OperatorKeys> keys(const std::string& text) {
     std::ofstream(root / "keys") << text;
     std::filesystem::permissions(root / "keys", std::filesystem::perms::owner_read);
-    auto opened = SpillKeys::open(SpillKeySource{.file = (root / "keys").string(), .command = {}});
+    auto opened = OperatorKeys::open(OperatorKeySource{.file = (root / "keys").string(), .command = {}});
     std::filesystem::permissions(root / "keys", std::filesystem::perms::owner_all);
     return std::move(opened).value();
   }
-  KeptFile open(std::shared_ptr<SpillKeys> with = nullptr, const char* first = "a", const char* second = "b") {
+  KeptFile open(std::shared_ptr<OperatorKeys> with = nullptr, const char* first = "a", const char* second = "b") {
     return {{(root / first).string(), (root / second).string()}, "CONTEXTS", 100, std::move(with)};
   }
   std::string raw(const std::string& path) {

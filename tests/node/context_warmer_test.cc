@@ -3,7 +3,7 @@
 #include "store/node/jobs/context_warmer.h"
 
 #include "tests/node/node_world.h"
-#include "tests/sim/sim_spill.h"
+#include "tests/sim/sim_disk_worker.h"
 #include "tests/store/store_fixture.h"
 
 namespace kv {
@@ -15,8 +15,9 @@ class ContextWarmerTest : public NodeTest {
 
   ContextWarmerTest() {
     start(kMemoryBlocks, /*disk_bytes=*/4096 * kBlockBytes);
-    spill = std::make_unique<sim::SimSpill>(*store, disk, world.clock, world.io.get_executor(), sim::DiskFaults{}, 1);
-    node->spill = spill.get();
+    disk_worker =
+        std::make_unique<sim::SimDiskWorker>(*store, disk, world.clock, world.io.get_executor(), sim::DiskFaults{}, 1);
+    node->disk_worker = disk_worker.get();
     client = greet();
   }
   void begin(std::uint64_t bytes_per_second = 1 << 30) {
@@ -32,7 +33,7 @@ class ContextWarmerTest : public NodeTest {
     EXPECT_TRUE(world.run_until([&] { return !is_running; }, 100s));
     client.reset();
     NodeTest::TearDown();
-    spill->die();
+    disk_worker->die();
   }
   ContextDesk::View make(const std::string& name, const std::vector<BlockHash>& hashes, Duration ttl = 1h) {
     return store
@@ -54,7 +55,7 @@ class ContextWarmerTest : public NodeTest {
     put(*client, hashes);
     for (int i = 0; i < 100 && in_memory(hashes) > 0; ++i) {
       put(*client, chain(++filler, 8));
-      spill->notify();
+      disk_worker->notify();
       world.run_for(1s);
     }
     ASSERT_EQ(in_memory(hashes), 0u);
@@ -71,7 +72,7 @@ class ContextWarmerTest : public NodeTest {
   }
 
   MemoryDisk disk;
-  std::unique_ptr<sim::SimSpill> spill;
+  std::unique_ptr<sim::SimDiskWorker> disk_worker;
   std::unique_ptr<RawClient> client;
   std::unique_ptr<ContextWarmer> warmer;
   bool is_running = false;
@@ -136,7 +137,7 @@ TEST_F(ContextWarmerTest, NoMoreIsBroughtThanMayBeKept) {
   warm("prompt");
   world.run_for(30s);
   const auto now = view("prompt");
-  EXPECT_EQ(now.kept_count, kMemoryBlocks / 2) << "pinned-fraction-max";
+  EXPECT_EQ(now.kept_count, kMemoryBlocks / 2) << "retained-fraction-max";
   EXPECT_EQ(now.why, Errc::kBusy);
   EXPECT_FALSE(now.is_warming);
   EXPECT_EQ(now.memory_count, kMemoryBlocks / 2) << "for the others something else would have had to go";
@@ -148,12 +149,12 @@ TEST_F(ContextWarmerTest, ADiskThatFailsIsTriedAgainAndOneThatLiesIsNotBelieved)
   spill_out(mine);
   begin();
   make("prompt", mine);
-  spill->set_faults({.failure_probability = 1});
+  disk_worker->set_faults({.failure_probability = 1});
   warm("prompt");
   world.run_for(10s);
   EXPECT_EQ(view("prompt").kept_count, 0u);
   EXPECT_TRUE(view("prompt").is_warming);
-  spill->set_faults({});
+  disk_worker->set_faults({});
   world.run_for(10s);
   EXPECT_EQ(view("prompt").kept_count, 12u);
   EXPECT_FALSE(view("prompt").is_warming);
@@ -161,12 +162,12 @@ TEST_F(ContextWarmerTest, ADiskThatFailsIsTriedAgainAndOneThatLiesIsNotBelieved)
   const auto other = chain(2, 12);
   spill_out(other);
   make("other", other);
-  spill->set_faults({.flip_probability = 1});
+  disk_worker->set_faults({.flip_probability = 1});
   warm("other");
   world.run_for(10s);
   EXPECT_EQ(view("other").kept_count, 0u);
   EXPECT_FALSE(view("other").is_warming) << "damaged blocks are forgotten, and nothing is left to bring";
-  spill->set_faults({});
+  disk_worker->set_faults({});
 }
 
 TEST_F(ContextWarmerTest, WhatEndsOrIsDroppedMeanwhileIsBroughtNoFurther) {
@@ -190,7 +191,7 @@ TEST_F(ContextWarmerTest, WhatEndsOrIsDroppedMeanwhileIsBroughtNoFurther) {
   EXPECT_EQ(counted("contexts_warming"), 0);
 }
 
-/// Whatever happens meanwhile: no wrong byte, nothing left pinned or staged, and what is kept is what memory has.
+/// Whatever happens meanwhile: no wrong byte, nothing left pinned or incoming, and what is kept is what memory has.
 TEST_F(ContextWarmerTest, RandomActsLeaveNothingBehind) {
   std::mt19937_64 random(test_seed());
   begin(static_cast<std::uint64_t>(kBlockBytes) << random() % 8);
@@ -216,7 +217,7 @@ TEST_F(ContextWarmerTest, RandomActsLeaveNothingBehind) {
         });
         break;
       case 7:
-        spill->set_faults(
+        disk_worker->set_faults(
             {.failure_probability = random() % 3 == 0 ? 0.3 : 0.0, .stall_probability = random() % 4 == 0 ? 0.1 : 0.0});
         break;
       default: {
@@ -224,12 +225,12 @@ TEST_F(ContextWarmerTest, RandomActsLeaveNothingBehind) {
         ASSERT_TRUE(got.bytes == blocks(std::span(mine).first(got.block_count)));
       }
     }
-    spill->notify();
+    disk_worker->notify();
     world.run_for(std::chrono::milliseconds(random() % 2000));
     store->with([&](Store& each) { each.tend_contexts(world.clock.now()); });
     ASSERT_EQ(store->with([](Store& each) { return each.check(); }), "");
   }
-  spill->set_faults({});
+  disk_worker->set_faults({});
   for (const auto& each : store->with([&](Store& s) { return s.list_contexts("", "", 10, world.clock.now()); })) {
     const auto now = view(each.name);
     EXPECT_LE(now.kept_count, *now.memory_count);

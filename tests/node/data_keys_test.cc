@@ -83,9 +83,9 @@ TEST(SealingTest, AnyChangedBitShowsAndGivesNothing) {
   EXPECT_TRUE(opens(key, nonce, "name"));
 }
 
-TEST(SpillKeysTest, AFileHasKeysOnLinesTheCurrentOneFirst) {
+TEST(OperatorKeysTest, AFileHasKeysOnLinesTheCurrentOneFirst) {
   const auto sealing =
-      SpillKeys::parse("2026-11 " + kAs + "\n\n  old.one\t" + kBs + " \r\n" + std::string(64, 'C') + "\n");
+      OperatorKeys::parse("2026-11 " + kAs + "\n\n  old.one\t" + kBs + " \r\n" + std::string(64, 'C') + "\n");
   ASSERT_TRUE(sealing) << sealing.error();
   ASSERT_EQ(sealing->size(), 3u);
   EXPECT_EQ((*sealing)[0].id, "2026-11");
@@ -93,26 +93,26 @@ TEST(SpillKeysTest, AFileHasKeysOnLinesTheCurrentOneFirst) {
   EXPECT_EQ((*sealing)[1].id, "old.one");
   EXPECT_EQ((*sealing)[2].bytes.text(), std::string(32, '\xcc'));
   // A key without an id has the same one wherever it stands.
-  const auto alone = SpillKeys::parse(std::string(64, 'c'));
+  const auto alone = OperatorKeys::parse(std::string(64, 'c'));
   ASSERT_TRUE(alone);
   EXPECT_EQ((*alone)[0].id, (*sealing)[2].id);
-  EXPECT_TRUE(SpillKeys::is_id((*alone)[0].id));
-  EXPECT_NE((*alone)[0].id, (*SpillKeys::parse(kAs))[0].id);
+  EXPECT_TRUE(OperatorKeys::is_id((*alone)[0].id));
+  EXPECT_NE((*alone)[0].id, (*OperatorKeys::parse(kAs))[0].id);
 }
 
-TEST(SpillKeysTest, WhatIsNoKeyIsRefusedWithoutBeingShown) {
+TEST(OperatorKeysTest, WhatIsNoKeyIsRefusedWithoutBeingShown) {
   for (const std::string& text : std::vector<std::string>{
            "", "\n \n", kAs.substr(1), kAs + "a", "id " + kAs + " more", "id", kAs.substr(2) + "xy", "an/id " + kAs,
            std::string(25, 'i') + " " + kAs, "same " + kAs + "\nsame " + kBs, kAs + "\n" + kAs, "0x" + kAs.substr(2),
            "+" + kAs.substr(1)}) {
-    const auto sealing = SpillKeys::parse(text);
+    const auto sealing = OperatorKeys::parse(text);
     ASSERT_FALSE(sealing) << text;
     EXPECT_EQ(sealing.error().code, Errc::kBadRequest);
     EXPECT_THAT(sealing.error().text, testing::Not(HasSubstr(kAs.substr(2, 20))));
   }
   std::string many;
-  for (std::size_t i = 0; i <= SpillKeys::kCountMax; ++i) many += "k" + std::to_string(i) + " " + kAs + "\n";
-  EXPECT_THAT(SpillKeys::parse(many).error().text, HasSubstr("more than 16"));
+  for (std::size_t i = 0; i <= OperatorKeys::kCountMax; ++i) many += "k" + std::to_string(i) + " " + kAs + "\n";
+  EXPECT_THAT(OperatorKeys::parse(many).error().text, HasSubstr("more than 16"));
 }
 
 class DataKeysTest : public DiskTest {
@@ -406,7 +406,7 @@ TEST_F(DataKeysTest, BehavesAsAMapOfKeys) {
   }
 }
 
-TEST(SpillFormatTest, AWrappedKeyIsThatOfTheDocument) {
+TEST(DiskFormatTest, AWrappedKeyIsThatOfTheDocument) {
   WrappedKey key{.number = 0x0102030405060708,
                  .space = {},
                  .first_key = DiskKey{0x1112131415161718},

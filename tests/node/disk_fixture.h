@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/checksum.h"
-#include "store/node/disk/files/spill_keys.h"
+#include "store/node/disk/files/operator_keys.h"
 #include "store/node/disk/rocks/rocks_disk.h"
 #include "tests/store/store_fixture.h"
 
@@ -57,7 +57,7 @@ class DiskTest : public testing::Test {
     std::string name = (base / "kv-disk-XXXXXX").string();
     EXPECT_NE(::mkdtemp(name.data()), nullptr);
     root = name;
-    path = root / "spill";
+    path = root / "disk";
     if (std::getenv("KV_DISK_TEST_ENCRYPTED") != nullptr) sealing = make_keys(std::string(64, 'e') + "\n");
   }
   ~DiskTest() override {
@@ -66,12 +66,12 @@ class DiskTest : public testing::Test {
   }
 
   /// From a file of this text.
-  std::shared_ptr<SpillKeys> make_keys(const std::string& text) const {
-    const std::filesystem::path file = root / "spill.key";
+  std::shared_ptr<OperatorKeys> make_keys(const std::string& text) const {
+    const std::filesystem::path file = root / "disk.key";
     std::filesystem::remove(file);
     std::ofstream(file) << text;
     std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-    auto made = SpillKeys::open({.file = file.string(), .command = ""});
+    auto made = OperatorKeys::open({.file = file.string(), .command = ""});
     EXPECT_TRUE(made) << made.error();
     return made ? *made : nullptr;
   }
@@ -134,7 +134,7 @@ class DiskTest : public testing::Test {
   }
 
   std::filesystem::path root, path;
-  std::shared_ptr<SpillKeys> sealing;  ///< Blocks are sealed; nullptr (the rule): they are not.
+  std::shared_ptr<OperatorKeys> sealing;  ///< Blocks are sealed; nullptr (the rule): they are not.
   DiskOpening opening;
 };
 

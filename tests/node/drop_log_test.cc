@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/files/disk_format.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {

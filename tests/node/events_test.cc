@@ -47,7 +47,7 @@ class EventsTest : public testing::Test {
       const std::array<std::uint64_t, 1> sums{};
       const PutId id = plan.put;
       for (;;) {
-        for (std::size_t i = 0; i < plan.staged.size(); ++i) each.commit(id, sums, now);
+        for (std::size_t i = 0; i < plan.incoming.size(); ++i) each.commit(id, sums, now);
         if (!plan.again) break;
         plan = each.offer_more(id, now).value();
       }

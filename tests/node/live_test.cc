@@ -44,13 +44,13 @@ GivenOptions::Entry entry_of(const GivenOptions& options, const std::string& nam
 }
 
 TEST(GivenOptionsTest, EachOptionTakesItsOwnValueAgain) {
-  GivenOptions options = given({"--capacity", "1GiB", "--spill-path", "/a", "--spill-path", "/b", "--spill-capacity",
+  GivenOptions options = given({"--capacity", "1GiB", "--disk-path", "/a", "--disk-path", "/b", "--disk-capacity",
                                 "3000000", "--weight", "0.3", "--get-seconds", "0.1", "--log-level", "warn"});
   const auto before = options.list();
   ASSERT_GT(before.size(), 70u);
   for (const auto& each : before) {
     EXPECT_NE(each.allowed, "") << each.name;
-    if (each.source == GivenOptions::Source::kDefault && each.name == "spill-capacity") continue;
+    if (each.source == GivenOptions::Source::kDefault && each.name == "disk-capacity") continue;
     EXPECT_EQ(options.set(each.name, each.values, each.source), "") << each.name;
     const auto after = entry_of(options, each.name);
     EXPECT_EQ(after.values, each.values) << each.name;
@@ -59,12 +59,12 @@ TEST(GivenOptionsTest, EachOptionTakesItsOwnValueAgain) {
 
 TEST(GivenOptionsTest, ValuesAreShownAsPeopleWriteThemWithWhereTheyComeFrom) {
   ::setenv("KVSTORE_NODE_PUT_SECONDS", "7.5", 1);
-  const GivenOptions options = given({"--capacity", "1536MiB", "--spill-path", "/a", "--spill-path", "/b"});
+  const GivenOptions options = given({"--capacity", "1536MiB", "--disk-path", "/a", "--disk-path", "/b"});
   ::unsetenv("KVSTORE_NODE_PUT_SECONDS");
   EXPECT_THAT(entry_of(options, "capacity").values, ElementsAre("1536MiB"));
   EXPECT_THAT(entry_of(options, "capacity").otherwise, ElementsAre("4GiB"));
   EXPECT_EQ(entry_of(options, "capacity").source, GivenOptions::Source::kFlag);
-  EXPECT_THAT(entry_of(options, "spill-path").values, ElementsAre("/a", "/b"));
+  EXPECT_THAT(entry_of(options, "disk-path").values, ElementsAre("/a", "/b"));
   EXPECT_THAT(entry_of(options, "put-seconds").values, ElementsAre("7.5"));
   EXPECT_EQ(entry_of(options, "put-seconds").source, GivenOptions::Source::kEnvironment);
   EXPECT_EQ(entry_of(options, "get-seconds").source, GivenOptions::Source::kDefault);
@@ -104,13 +104,13 @@ TEST(GivenOptionsTest, OfTwoThatExcludeOneAnotherTheOneThatIsSetCounts) {
 
 TEST(ConfigFileTest, OnlyTheLineOfTheOptionChanges) {
   const std::string text =
-      "# of a hand\ncapacity = \"4GiB\"  # of \"blocks\" # really\nspill-path = [\n  \"/a\",  # [first\n  \"/b\"\n]\n"
+      "# of a hand\ncapacity = \"4GiB\"  # of \"blocks\" # really\ndisk-path = [\n  \"/a\",  # [first\n  \"/b\"\n]\n"
       "log-level = \"info\"\n";
   EXPECT_EQ(with_options(text, {{"capacity", {"8GiB"}}}),
-            "# of a hand\ncapacity = \"8GiB\"  # of \"blocks\" # really\nspill-path = [\n  \"/a\",  # [first\n  "
+            "# of a hand\ncapacity = \"8GiB\"  # of \"blocks\" # really\ndisk-path = [\n  \"/a\",  # [first\n  "
             "\"/b\"\n]\nlog-level = \"info\"\n");
-  EXPECT_EQ(with_options(text, {{"spill-path", {"/c#1"}, true}, {"get-seconds", {"2.5"}}}),
-            "# of a hand\ncapacity = \"4GiB\"  # of \"blocks\" # really\nspill-path = [\"/c#1\"]\nlog-level = "
+  EXPECT_EQ(with_options(text, {{"disk-path", {"/c#1"}, true}, {"get-seconds", {"2.5"}}}),
+            "# of a hand\ncapacity = \"4GiB\"  # of \"blocks\" # really\ndisk-path = [\"/c#1\"]\nlog-level = "
             "\"info\"\nget-seconds = 2.5\n");
   EXPECT_EQ(with_options("a = '#'\n a=1 # b", {{"a", {"x\"\\y"}}}), "a = \"x\\\"\\\\y\"\n");
   EXPECT_EQ(with_options("", {{"curve", {"true"}}}), "curve = true\n");
@@ -190,7 +190,7 @@ TEST_F(SettingsTest, WhatNeedsARestartOrIsBadIsRefusedAndChangesNothing) {
   start({"--config", file});
   EXPECT_THAT(set("threads", "3").wrong, HasSubstr("threads: cannot be changed while the node runs"));
   EXPECT_THAT(set("capacity", "32MiB").wrong, HasSubstr("capacity-max"));
-  EXPECT_THAT(set("spill-write-rate", "1MiB").wrong, HasSubstr("of no use"));
+  EXPECT_THAT(set("disk-write-rate", "1MiB").wrong, HasSubstr("of no use"));
   EXPECT_THAT(set("log-level", "loud").wrong, HasSubstr("trace, debug"));
   const auto outcome = settings->set({{"log-level", {"error"}}, {"get-seconds", {"0"}}}, /*writes=*/false, "a test");
   EXPECT_THAT(outcome.wrong, HasSubstr("get-seconds: '0'; allowed: 0.1 to 86400"));
@@ -247,17 +247,17 @@ TEST_F(SettingsTest, HangupTakesUpTheFileButForWhatWasSetAndWhatNeedsARestart) {
 /// A command that brings keys may have a password in it.
 TEST_F(SettingsTest, ASecretIsShownAsSetAndNoMore) {
   write(
-      "spill-path = \"/tmp/kvstore-live\"\nspill-capacity = \"1GiB\"\nspill-key-command = \"vault --token=hunter2 "
+      "disk-path = \"/tmp/kvstore-live\"\ndisk-capacity = \"1GiB\"\ndisk-key-command = \"vault --token=hunter2 "
       "get\"\n");
   start({"--config", file});
   EXPECT_THAT(settings->list_json(), testing::Not(HasSubstr("hunter2")));
-  EXPECT_EQ(shown("spill-key-command").at("value"), "(set)");
-  EXPECT_EQ(shown("spill-key-command").at("default"), "");
+  EXPECT_EQ(shown("disk-key-command").at("value"), "(set)");
+  EXPECT_EQ(shown("disk-key-command").at("default"), "");
   write(
-      "spill-path = \"/tmp/kvstore-live\"\nspill-capacity = \"1GiB\"\nspill-key-command = \"vault --token=hunter3 "
+      "disk-path = \"/tmp/kvstore-live\"\ndisk-capacity = \"1GiB\"\ndisk-key-command = \"vault --token=hunter3 "
       "get\"\n");
   const Settings::Outcome outcome = settings->reload();
-  EXPECT_THAT(outcome.notes, ElementsAre("spill-key-command = (set) needs a restart"));
+  EXPECT_THAT(outcome.notes, ElementsAre("disk-key-command = (set) needs a restart"));
   for (const auto& each : given({"--config", file}).list()) {
     const bool holds_a_secret = each.name.ends_with("-command");
     EXPECT_EQ(each.is_secret, holds_a_secret) << each.name << ": kvstorectl support-bundle goes by the name";
@@ -272,7 +272,7 @@ TEST_F(SettingsTest, NothingIsChangedOnceItIsClosed) {
 }
 
 TEST_F(SettingsTest, ARequestNamesOptionsPercentEncoded) {
-  const auto parsed = parse_assignments("spill-path=%2Fa%20b&x=1&spill-path=%2fc&y=").value();
+  const auto parsed = parse_assignments("disk-path=%2Fa%20b&x=1&disk-path=%2fc&y=").value();
   ASSERT_EQ(parsed.size(), 3u);
   EXPECT_THAT(parsed[0].values, ElementsAre("/a b", "/c"));
   EXPECT_EQ(parsed[1].name, "x");

@@ -140,12 +140,12 @@ TEST(DiskProbeTest, ADirectoryIsMeasuredAndLeftAsItWas) {
 
 TEST(DiskProbeTest, WhatIsNotThereYetIsMeasuredAboveAndWhatItHoldsCountsAsFree) {
   MadeUpMachine place;
-  const std::string path = place.root() + "/spill/node-1";
+  const std::string path = place.root() + "/disk/node-1";
   const DiskFacts before = measure_disk(path, {.bytes_max = 16 * kMega});
   EXPECT_EQ(before.wrong, "");
   EXPECT_EQ(before.probed, place.root());
   EXPECT_FALSE(std::filesystem::exists(path));
-  place.file("/spill/node-1/db/1.sst", std::string(40 * kMega, 'x'));
+  place.file("/disk/node-1/db/1.sst", std::string(40 * kMega, 'x'));
   const DiskFacts after = measure_disk(path, {.bytes_max = 16 * kMega});
   EXPECT_EQ(after.probed, path);
   EXPECT_EQ(after.device, before.device);

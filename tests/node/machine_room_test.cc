@@ -91,7 +91,7 @@ TEST_F(MachineRoomTest, APoolThatTheControlGroupForbidsIsNoneAndIsNamed) {
   EXPECT_FALSE(huge(2).is_enough);
 }
 
-TEST_F(MachineRoomTest, WithoutAPoolThereIsNothingToSayOfIt) {
+TEST_F(MachineRoomTest, WithoutAnExchangeThereIsNothingToSayOfIt) {
   EXPECT_EQ(huge_room(read_memory_facts(machine.root()), RoomOf::kNow, kGiga).why_not, "");
   pool(0);
   EXPECT_EQ(huge_room(read_memory_facts(machine.root()), RoomOf::kNow, kGiga).why_not, "");

@@ -39,7 +39,7 @@ TEST(NodeMetricsTest, TextIsWellFormed) {
   NodeMetrics metrics("1.2.3");
   metrics.watch_store(some_stats);
   metrics.session_opened();
-  metrics.observe_verb(FrameType::kGet, 3ms, false);
+  metrics.observe_request(FrameType::kGet, 3ms, false);
   metrics.observe_lock(100ns, 2us);
   const std::string text = metrics.text();
   EXPECT_EQ(text.back(), '\n');
@@ -120,12 +120,12 @@ TEST(NodeMetricsTest, EvictionAgesAreAHistogramOfSeconds) {
   EXPECT_THAT(text, HasSubstr("kvstore_eviction_age_seconds_count 6"));
 }
 
-TEST(NodeMetricsTest, EveryVerbEndAndReasonHasALabel) {
+TEST(NodeMetricsTest, EveryOperationEndAndReasonHasALabel) {
   NodeMetrics metrics("1.2.3");
   for (int type = 1; type <= kFrameTypeMax; ++type)
-    metrics.observe_verb(static_cast<FrameType>(type), 1us, type % 2 == 0);
-  metrics.observe_verb(static_cast<FrameType>(0), 1us, true);    // what no peer can have asked for
-  metrics.observe_verb(static_cast<FrameType>(200), 1us, true);  // is not counted
+    metrics.observe_request(static_cast<FrameType>(type), 1us, type % 2 == 0);
+  metrics.observe_request(static_cast<FrameType>(0), 1us, true);    // what no peer can have asked for
+  metrics.observe_request(static_cast<FrameType>(200), 1us, true);  // is not counted
   for (std::size_t end = 0; end < kSessionEndCount; ++end) {
     metrics.session_opened();
     metrics.session_closed(static_cast<SessionEnd>(end));
@@ -133,8 +133,8 @@ TEST(NodeMetricsTest, EveryVerbEndAndReasonHasALabel) {
   for (int code = 0; code <= 40; ++code) metrics.request_refused(static_cast<Errc>(code));
   const std::string text = metrics.text();
   for (int type = 1; type <= kFrameTypeMax; ++type) {
-    const std::string verb = frame_type_name(static_cast<FrameType>(type));
-    EXPECT_THAT(text, HasSubstr("kvstore_request_seconds_count{verb=\"" + verb + "\"} 1"));
+    const std::string op = frame_type_name(static_cast<FrameType>(type));
+    EXPECT_THAT(text, HasSubstr("kvstore_request_seconds_count{op=\"" + op + "\"} 1"));
   }
   for (const char* reason :
        {"peer_closed", "bad_frame", "hello_timeout", "slow_frame", "slow_reader", "broken", "drained"}) {

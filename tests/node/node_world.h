@@ -157,7 +157,7 @@ class RawClient {
   std::shared_ptr<State> state_;
 };
 
-/// A node with a small arena, and what clients of it need. Every test ends with all sessions gone, nothing staged,
+/// A node with a small arena, and what clients of it need. Every test ends with all sessions gone, nothing incoming,
 /// nothing pinned, and every invariant of the Store intact.
 class NodeTest : public testing::Test {
  protected:
@@ -208,7 +208,7 @@ class NodeTest : public testing::Test {
     for (const auto& weak : sessions_) EXPECT_TRUE(weak.expired()) << "a session is kept alive";
     store->with([&](Store& each) {
       EXPECT_EQ(each.check(), "");
-      EXPECT_EQ(each.stats().staged_count, 0u);
+      EXPECT_EQ(each.stats().incoming_count, 0u);
       EXPECT_EQ(each.stats().lease_count, 0u);
       for (const auto& opened : each.list_spaces(nullptr)) EXPECT_TRUE(each.drop(opened.id, {}));
       while (each.is_dropping()) each.drop_more(world.clock.now());

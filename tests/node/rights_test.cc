@@ -63,7 +63,7 @@ std::string rights_table() {
     text += scope_of_tenant(rule.scope);
     text += " |\n";
   };
-  for (const VerbRule& each : kVerbRules) add(frame_type_name(each.verb), each.rule);
+  for (const RequestRule& each : kRequestRules) add(frame_type_name(each.type), each.rule);
   for (const PageRule& each : kPageRules) add(each.path, each.rule);
   return text;
 }
@@ -174,29 +174,29 @@ class RightsTest : public NodeTest {
     std::optional<Answer> answer;
   };
   template <class Build>
-  Cell ask_cell(RawClient& client, FrameType verb, Right right, Build build) {
+  Cell ask_cell(RawClient& client, FrameType type, Right right, Build build) {
     const std::string count = std::string("kvstore_requests_denied_total{right=\"") + right_name(right) + "\"}";
     const double before = metric(count);
     const std::uint64_t id = ++id_last_;
-    client.send(verb, id, build);
+    client.send(type, id, build);
     client.send(FrameType::kPing, ++id_last_, ping());  // put_data and cancel have no answer of their own
     Cell cell;
     for (Answer answer = client.answer(); answer.header.request_id != id_last_; answer = client.answer()) {
       if (answer.header.request_id == id) cell.answer = std::move(answer);
     }
     cell.is_denied = metric(count) != before;
-    EXPECT_EQ(cell.is_denied, verb == FrameType::kPutData
+    EXPECT_EQ(cell.is_denied, type == FrameType::kPutData
                                   ? cell.is_denied
                                   : cell.answer && cell.answer->error() == Errc::kPermissionDenied)
         << "each denial is counted and told";
     return cell;
   }
   /// As far as it has to be right for the question whether it may be asked.
-  Cell ask_verb(RawClient& client, FrameType verb, const std::string& owner) {
+  Cell ask_request(RawClient& client, FrameType type, const std::string& owner) {
     turn_to(owner);
-    const Right right = rule_for(verb).right;
-    const auto of_space = [&](auto build) { return ask_cell(client, verb, right, build); };
-    switch (verb) {
+    const Right right = rule_for(type).right;
+    const auto of_space = [&](auto build) { return ask_cell(client, type, right, build); };
+    switch (type) {
       case FrameType::kOpen: return of_space(open_request(record));
       case FrameType::kMatch: return of_space(match_request({}));
       case FrameType::kGet: return of_space(get_request({}));
@@ -258,7 +258,7 @@ class RightsTest : public NodeTest {
       node->slow.add({.took = 1s, .asker = owner, .identity = "slow-of-" + owner});
   }
 
-  /// Over HTTP, and by the verb admin if it answers the path at once.
+  /// Over HTTP, and by the request admin if it answers the path at once.
   void ask_page(RawClient& client, const PageRule& each, Roles roles, const std::string& tenant,
                 const std::string& owner, const std::string& who) {
     const bool is_here = is_allowed(roles, tenant, each.rule, owner);
@@ -356,9 +356,9 @@ TEST_F(RightsTest, EveryCellOfTheTableHoldsForOnesOwnTenantAndForOthers) {
       give(roles, tenant);
       const std::string who = roles_text(roles) + (tenant.empty() ? "" : " of " + tenant);
       for (const std::string owner : {"blue", "red"}) {
-        for (const VerbRule& each : kVerbRules) {
-          EXPECT_NE(ask_verb(*client, each.verb, owner).is_denied, is_allowed(roles, tenant, each.rule, owner))
-              << frame_type_name(each.verb) << " by " << who << ", of " << owner;
+        for (const RequestRule& each : kRequestRules) {
+          EXPECT_NE(ask_request(*client, each.type, owner).is_denied, is_allowed(roles, tenant, each.rule, owner))
+              << frame_type_name(each.type) << " by " << who << ", of " << owner;
         }
       }
       for (const PageRule& each : kPageRules) {

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/files/disk_format.h"
 #include "store/node/disk/rocks/table_footer.h"
 #include "tests/node/disk_fixture.h"
 

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <thread>
 
-#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/files/disk_format.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {
@@ -433,12 +433,12 @@ std::map<std::string, std::string> snapshot(const std::filesystem::path& path) {
 
 TEST_F(RocksDiskTest, ANewerFormatIsRefusedAndLeftUntouched) {
   { open(); }
-  std::ofstream(path / "FORMAT") << format_text(kSpillFormatSealed + 1) << "more that only it knows\n";
+  std::ofstream(path / "FORMAT") << format_text(kDiskFormatSealed + 1) << "more that only it knows\n";
   const auto before = snapshot(path);
   const auto disk = RocksDisk::open(config(), &opening);
   ASSERT_FALSE(disk);
   EXPECT_EQ(disk.error(), Errc::kUnsupported);
-  EXPECT_THAT(disk.error().text, HasSubstr("spill format 3"));
+  EXPECT_THAT(disk.error().text, HasSubstr("disk format 3"));
   EXPECT_EQ(snapshot(path), before);
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/files/disk_format.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {
@@ -75,7 +75,7 @@ class RocksGoldenTest : public DiskTest {
 };
 
 TEST_F(RocksGoldenTest, ADirectoryIsReadForever) {
-  const fs::path golden = fs::path(KV_GOLDEN_DIR) / "spill";
+  const fs::path golden = fs::path(KV_GOLDEN_DIR) / "disk";
   if (std::getenv("KV_GOLDEN_UPDATE") != nullptr) update(golden);
   ASSERT_TRUE(fs::exists(golden / "FORMAT")) << golden;
   const std::string format = "kvstore-spill 1\nxxh3 24b0df569c2c973c\n";
@@ -84,7 +84,7 @@ TEST_F(RocksGoldenTest, ADirectoryIsReadForever) {
 }
 
 TEST_F(RocksGoldenTest, AToolReadsItAsItIs) {
-  fs::copy(fs::path(KV_GOLDEN_DIR) / "spill", path, fs::copy_options::recursive);
+  fs::copy(fs::path(KV_GOLDEN_DIR) / "disk", path, fs::copy_options::recursive);
   RocksDiskConfig reading = config();
   reading.read_only = true;
   const auto disk = RocksDisk::open(reading, &opening);
@@ -95,7 +95,7 @@ TEST_F(RocksGoldenTest, AToolReadsItAsItIs) {
 
 /// The same with encryption. Its keys are random: KV_GOLDEN_UPDATE=1 makes other ones.
 TEST_F(RocksGoldenTest, ADirectoryWithEncryptedBlocksIsReadForever) {
-  const fs::path golden = fs::path(KV_GOLDEN_DIR) / "spill-sealed";
+  const fs::path golden = fs::path(KV_GOLDEN_DIR) / "disk-sealed";
   const std::string wrapped_by = "golden " + std::string(64, '5') + "\n";
   sealing = make_keys(wrapped_by);
   if (std::getenv("KV_GOLDEN_UPDATE") != nullptr) update(golden);
@@ -161,7 +161,7 @@ TEST_F(RocksExchangeTest, ADirectoryGoesFromOneReleaseToAnotherAndBack) {
   for (std::uint32_t generation = 1; generation <= 5 && !HasFailure(); ++generation) start(generation);
 }
 
-TEST(SpillFormatTest, EncodingsAreThoseOfTheDocument) {
+TEST(DiskFormatTest, EncodingsAreThoseOfTheDocument) {
   EXPECT_EQ(format_text(2), "kvstore-spill 2\nxxh3 29204fef2a19f83d\n");
   EXPECT_EQ(format_text(1), "kvstore-spill 1\nxxh3 24b0df569c2c973c\n");
   EXPECT_EQ(parse_format_text(format_text(77)), 77u);

@@ -126,11 +126,11 @@ TEST_F(SealedDiskTest, WithoutTheKeyOrWithAWrongOneTheDirectoryIsRefusedAndLoses
     for (std::uint64_t number = 0; number < 20; ++number) ASSERT_FALSE(put(*disk, number, number % 3));
     ASSERT_FALSE(disk->flush());
   }
-  EXPECT_EQ(read_small_file(path / "FORMAT"), format_text(kSpillFormatSealed));
+  EXPECT_EQ(read_small_file(path / "FORMAT"), format_text(kDiskFormatSealed));
   const auto before = bytes_below(path);
   sealing = nullptr;
   EXPECT_EQ(refused().code, Errc::kUnsupported);
-  EXPECT_THAT(refused().text, HasSubstr("--spill-key-file"));
+  EXPECT_THAT(refused().text, HasSubstr("--disk-key-file"));
   EXPECT_EQ(bytes_below(path), before) << "not even a lock was taken";
   sealing = make_keys(kNew + "\n");
   EXPECT_EQ(refused().code, Errc::kMismatch);
@@ -165,7 +165,7 @@ TEST_F(SealedDiskTest, WithoutItsFileOfKeysItIsRefused) {
   // FORMAT alone is mended, as ever: the file of keys says what it was.
   std::ofstream(path / "FORMAT") << "?";
   EXPECT_TRUE(has(*open(), DiskKey{std::uint64_t{1} << 40 | 1}, 1, 1));
-  EXPECT_EQ(read_small_file(path / "FORMAT"), format_text(kSpillFormatSealed));
+  EXPECT_EQ(read_small_file(path / "FORMAT"), format_text(kDiskFormatSealed));
 }
 
 /// From format 2: what lies there in plain text stays so and stays readable; what comes is sealed.
@@ -178,7 +178,7 @@ TEST_F(SealedDiskTest, ADirectoryInPlainTextIsReadAndSealsWhatIsWrittenFromNowOn
     for (std::uint64_t number = 0; number < 8; ++number) ASSERT_FALSE(put(*disk, number, 1));
     ASSERT_FALSE(disk->flush());
   }
-  EXPECT_EQ(read_small_file(path / "FORMAT"), format_text(kSpillFormat));
+  EXPECT_EQ(read_small_file(path / "FORMAT"), format_text(kDiskFormat));
   // Of a start that did not come as far as FORMAT, a file of keys is left; it says nothing.
   std::ofstream(path / "KEYS") << "left over";
   EXPECT_TRUE(open());

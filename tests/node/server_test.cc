@@ -252,7 +252,7 @@ TEST_F(ServerTest, StopWaitsForATransferUpToItsTimeout) {
   server->stop(50ms);  // the put's bytes never come
   EXPECT_TRUE(client.receive(header));
   EXPECT_EQ(metrics.session_count(), 0u);
-  EXPECT_EQ(store->with([](Store& each) { return each.stats().staged_count; }), 0u);
+  EXPECT_EQ(store->with([](Store& each) { return each.stats().incoming_count; }), 0u);
   EXPECT_EQ(store->with([](Store& each) { return each.check(); }), "");
 }
 

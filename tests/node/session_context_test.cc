@@ -422,10 +422,11 @@ TEST_F(SessionContextTest, WhatIsNotKeptIsALineOfTheLog) {
             "context 'x' of tenant 'blue' keeps 4 of 10 blocks: the rest is not in memory; 3 were dropped since it was "
             "created");
   EXPECT_EQ(context_news_text({"", "x", 10, 4, 0, 0, Errc::kOverQuota}),
-            "context 'x' keeps 4 of 10 blocks: the tenant's pinned-bytes-max is reached");
-  EXPECT_EQ(context_news_text({"", "x", 10, 4, 0, 6, Errc::kBusy}),
-            "context 'x' keeps 4 of 10 blocks: pinned-fraction-max is reached; 6 were given up for contexts of higher "
-            "priority");
+            "context 'x' keeps 4 of 10 blocks: the tenant's retained-bytes-max is reached");
+  EXPECT_EQ(
+      context_news_text({"", "x", 10, 4, 0, 6, Errc::kBusy}),
+      "context 'x' keeps 4 of 10 blocks: retained-fraction-max is reached; 6 were given up for contexts of higher "
+      "priority");
 }
 
 }  // namespace

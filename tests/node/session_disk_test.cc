@@ -1,6 +1,6 @@
 // Gets of blocks that lie on disk, whole and cut short by a disk that fails, in one segment and in several.
 #include "tests/node/node_world.h"
-#include "tests/sim/sim_spill.h"
+#include "tests/sim/sim_disk_worker.h"
 
 namespace kv {
 namespace {
@@ -10,17 +10,18 @@ class SessionDiskTest : public NodeTest {
   static constexpr std::size_t kCount = 16;
   SessionDiskTest() {
     start(kCount, /*disk_bytes=*/1024 * kBlockBytes);
-    spill = std::make_unique<sim::SimSpill>(*store, disk, world.clock, world.io.get_executor(), sim::DiskFaults{}, 1);
-    node->spill = spill.get();
+    disk_worker =
+        std::make_unique<sim::SimDiskWorker>(*store, disk, world.clock, world.io.get_executor(), sim::DiskFaults{}, 1);
+    node->disk_worker = disk_worker.get();
     client = greet();
     put(*client, hashes);
-    spill->notify();
+    disk_worker->notify();
     world.run_for(1s);  // half of the arena is made free: the chain's end lies on disk only
   }
   void TearDown() override {
     client.reset();
     NodeTest::TearDown();
-    spill->die();
+    disk_worker->die();
   }
 
   struct Segmented {
@@ -59,7 +60,7 @@ class SessionDiskTest : public NodeTest {
   }
 
   MemoryDisk disk;
-  std::unique_ptr<sim::SimSpill> spill;
+  std::unique_ptr<sim::SimDiskWorker> disk_worker;
   std::unique_ptr<RawClient> client;
   const std::vector<BlockHash> hashes = chain(1, kCount);
 };
@@ -84,12 +85,12 @@ TEST_F(SessionDiskTest, SegmentsComeOneAfterTheOtherWhole) {
 TEST_F(SessionDiskTest, WhatADiskThatFailsDoesNotGiveIsCutOffInAllSegments) {
   const std::uint32_t matched_count = matched(*client, hashes);
   ASSERT_LT(matched_count, kCount);
-  spill->set_faults({.failure_probability = 1});
+  disk_worker->set_faults({.failure_probability = 1});
   const Segmented got = get_in_segments({kStripeBytes, kBlockBytes});
   EXPECT_EQ(got.said, matched_count);
   EXPECT_EQ(got.block_counts, std::vector<std::size_t>(2, matched_count)) << "the answer says what was sent";
   EXPECT_TRUE(got.bytes[1] == segment(matched_count, kStripeBytes, kBlockBytes));
-  spill->set_faults({});
+  disk_worker->set_faults({});
 }
 
 }  // namespace

@@ -62,14 +62,14 @@ TEST_F(SessionFaultTest, AHeaderOrTableOfOneByteASecondEndsTheSessionAndNobodyEl
   EXPECT_EQ(ended("slow_frame"), 4);
 }
 
-TEST_F(SessionFaultTest, APayloadOfOneByteASecondEndsTheSessionAndFreesWhatWasStaged) {
+TEST_F(SessionFaultTest, APayloadOfOneByteASecondEndsTheSessionAndFreesItsSlots) {
   const auto client = greet();
   const auto hashes = chain(1, 3);
   ASSERT_FALSE(client->ask(FrameType::kPut, 9, put_request(hashes)).is_last());
   const Bytes frame = frame_bytes(FrameType::kPutData, 9, put_data(3, sums(hashes)), blocks(hashes));
   ASSERT_TRUE(client->send_bytes(std::span(frame).first(100'000)));
   EXPECT_FALSE(trickle(*client, std::span(frame).subspan(100'000, 1000), 1));
-  EXPECT_EQ(stats().staged_count, 0u);
+  EXPECT_EQ(stats().incoming_count, 0u);
   EXPECT_EQ(ended("slow_frame"), 1);
 }
 
@@ -144,7 +144,7 @@ TEST_F(SessionFaultTest, AClientThatDoesNotReadIsNotReadFromBeyondTheQueueLimit)
     many.insert(many.end(), one.begin(), one.end());
   }
   EXPECT_FALSE(mute->send_bytes(many, 5s)) << "the node stopped reading";
-  EXPECT_LT(metric("kvstore_request_seconds_count{verb=\"get\"}"), 100);
+  EXPECT_LT(metric("kvstore_request_seconds_count{op=\"get\"}"), 100);
   world.run_for(40s);
   EXPECT_EQ(session_count, 1u);
 }
@@ -326,7 +326,7 @@ TEST_F(SlowReaderTest, CancelStopsAGetWhoseBytesAreQueuedAndFreesItsBlocks) {
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kCancel, 11, cancel(10))));
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kCancel, 12, cancel(9))));
   world.run_for(1s);
-  EXPECT_EQ(metric("kvstore_request_seconds_count{verb=\"get\"}"), 1) << "the one of which no byte has left is over";
+  EXPECT_EQ(metric("kvstore_request_seconds_count{op=\"get\"}"), 1) << "the one of which no byte has left is over";
   const Read read = read_answer(*mute, 9);
   ASSERT_TRUE(read.last);
   EXPECT_EQ(read.last->error(), Errc::kCancelled);
@@ -379,14 +379,14 @@ TEST_F(SessionFaultTest, APutThatNeverSendsItsBytesIsEndedAndItsMemoryFreed) {
   const auto client = greet();
   const auto hashes = chain(1, 20);
   ASSERT_FALSE(client->ask(FrameType::kPut, 9, put_request(hashes)).is_last());
-  EXPECT_EQ(stats().staged_count, 20u);
+  EXPECT_EQ(stats().incoming_count, 20u);
   const TimePoint began = world.clock.now();
   const auto answer = client->answer();
   EXPECT_GE(world.clock.now() - began, 29s);
   EXPECT_LE(world.clock.now() - began, 32s);
   EXPECT_EQ(answer.error(), Errc::kStaleLease);
   EXPECT_THAT(answer.message(), HasSubstr("did not come in time"));
-  EXPECT_EQ(stats().staged_count, 0u);
+  EXPECT_EQ(stats().incoming_count, 0u);
   EXPECT_EQ(metric("kvstore_deadline_misses_total"), 1);
   client->send(FrameType::kPutData, 9, put_data(20, sums(hashes)), blocks(hashes));
   EXPECT_FALSE(client->ask(FrameType::kPing, 10, ping()).is_error()) << "bytes that come late are swallowed";
@@ -402,7 +402,7 @@ TEST_F(SessionFaultTest, APutThatTimesOutWithinItsPayloadNeverTouchesItsSlotsAga
   const Bytes frame = frame_bytes(FrameType::kPutData, 9, put_data(30, sums(hashes)), blocks(hashes));
   ASSERT_TRUE(trickle(*client, std::span(frame).first(600'000), 100'000));
   EXPECT_EQ(client->answer().error(), Errc::kStaleLease);
-  EXPECT_EQ(stats().staged_count, 0u);
+  EXPECT_EQ(stats().incoming_count, 0u);
   // The slots belong to others now; what still comes of the payload must not land in them.
   const auto other = greet();
   const auto others = chain(2, 30);
@@ -430,7 +430,7 @@ TEST_F(SessionFaultTest, AClientThatDiesWithinAPutLeavesNothingBehind) {
       world.network.revive("node");
       world.run_for(10ms);
       EXPECT_EQ(session_count, 0u) << "cut at " << cut;
-      EXPECT_EQ(stats().staged_count, 0u) << "cut at " << cut;
+      EXPECT_EQ(stats().incoming_count, 0u) << "cut at " << cut;
     }
   }
   expect_others_served();
@@ -444,14 +444,14 @@ TEST_F(SessionFaultTest, AClientThatDiesWhileItsPutWaitsForMemoryLeavesNothingBe
   const auto client = greet();
   client->send(FrameType::kPut, 9, put_request(chain(2, 10), 0, {}, 5'000'000));
   world.run_for(100ms);
-  EXPECT_EQ(stats().staged_count, 2u);
+  EXPECT_EQ(stats().incoming_count, 2u);
   client->close();
   world.run_for(100ms);
   EXPECT_EQ(session_count, 1u);
-  EXPECT_EQ(stats().staged_count, 0u);
+  EXPECT_EQ(stats().incoming_count, 0u);
 }
 
-TEST_F(SessionFaultTest, APutIsCancelledWhileItWaitsAndWhileItIsStaged) {
+TEST_F(SessionFaultTest, APutIsCancelledWhileItWaitsAndWhileItsBlocksCome) {
   const auto client = greet();
   const auto kept = chain(1, 30);
   put(*client, kept);
@@ -462,11 +462,11 @@ TEST_F(SessionFaultTest, APutIsCancelledWhileItWaitsAndWhileItIsStaged) {
       EXPECT_EQ(client->answer().as<wire::PutWant>().block_count(), 2u);
     }
     world.run_for(10ms);
-    EXPECT_EQ(stats().staged_count, 2u);
+    EXPECT_EQ(stats().incoming_count, 2u);
     const auto answer = client->ask(FrameType::kCancel, 10, cancel(9));
     EXPECT_EQ(answer.header.request_id, 9u);
     EXPECT_EQ(answer.error(), Errc::kCancelled);
-    EXPECT_EQ(stats().staged_count, 0u);
+    EXPECT_EQ(stats().incoming_count, 0u);
     world.run_for(6s);
   }
   EXPECT_FALSE(client->ask(FrameType::kPing, 10, ping()).is_error());
@@ -641,7 +641,7 @@ TEST_F(SessionFaultTest, AFrozenClientCostsItsMemoryForABoundedTime) {
   ASSERT_FALSE(client->ask(FrameType::kPut, 9, put_request(hashes)).is_last());
   world.network.freeze("node");
   world.run_for(40s);
-  EXPECT_EQ(stats().staged_count, 0u);
+  EXPECT_EQ(stats().incoming_count, 0u);
   world.network.thaw("node");
   EXPECT_EQ(client->answer().error(), Errc::kStaleLease);
 }

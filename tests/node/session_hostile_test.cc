@@ -244,7 +244,7 @@ TEST_F(SessionHostileTest, ALastErrorIsSeenEvenIfMuchMoreWasSent) {
 
 // -- hello
 
-TEST_F(SessionHostileTest, VerbsBeforeHelloEndTheSession) {
+TEST_F(SessionHostileTest, RequestsBeforeHelloEndTheSession) {
   for (const auto type : {FrameType::kOpen, FrameType::kGet, FrameType::kPing, FrameType::kRegionAdd}) {
     expect_ended(*connect(), frame_bytes(type, 7, ping()), Errc::kBadRequest,
                  {"first frame must be hello", frame_type_name(type)});
@@ -280,25 +280,25 @@ TEST_F(SessionHostileTest, AHelloThatFailsVerificationEndsTheSession) {
 
 // -- tables
 
-TEST_F(SessionHostileTest, ATableThatFailsVerificationIsRefusedForEveryVerb) {
+TEST_F(SessionHostileTest, ATableThatFailsVerificationIsRefusedForEveryRequest) {
   for (int type = 2; type <= kFrameTypeMax; ++type) {
-    const auto verb = static_cast<FrameType>(type);
-    if (verb == FrameType::kPutData || verb == FrameType::kPing) continue;
+    const auto frame_type = static_cast<FrameType>(type);
+    if (frame_type == FrameType::kPutData || frame_type == FrameType::kPing) continue;
     const auto client = greet();
-    Bytes frame = frame_bytes(verb, 7, match_request(chain(1, 3)));
+    Bytes frame = frame_bytes(frame_type, 7, match_request(chain(1, 3)));
     overwrite<std::uint32_t>(frame, kFrameHeaderBytes, 0x7FFFFFFF);
     repair(frame);
     ASSERT_TRUE(client->send_bytes(frame));
-    expect_refused(*client, client->answer(), Errc::kBadRequest, {frame_type_name(verb), "verification"});
+    expect_refused(*client, client->answer(), Errc::kBadRequest, {frame_type_name(frame_type), "verification"});
   }
 }
 
-TEST_F(SessionHostileTest, EmptyTablesAreRefusedOrHarmlessForEveryVerb) {
+TEST_F(SessionHostileTest, EmptyTablesAreRefusedOrHarmlessForEveryRequest) {
   for (int type = 2; type <= kFrameTypeMax; ++type) {
-    const auto verb = static_cast<FrameType>(type);
+    const auto frame_type = static_cast<FrameType>(type);
     const auto client = greet();
     FrameHeader header;
-    header.type = verb;
+    header.type = frame_type;
     header.request_id = 7;
     Bytes frame(kFrameHeaderBytes);
     encode_frame_header(header, {}, std::span<std::byte, kFrameHeaderBytes>(frame.data(), kFrameHeaderBytes));
@@ -343,7 +343,7 @@ TEST_F(SessionHostileTest, EveryMangledTableIsAnsweredOrIgnoredAndHarmsNobody) {
     while (client->answer().header.request_id != 8) {  // answers, until the ping's
     }
   }
-  client->close();  // it may have staged all the memory there is
+  client->close();  // it may have taken all the memory there is
   world.run_for(1s);
   expect_others_served();
 }
@@ -675,7 +675,7 @@ TEST_F(SessionHostileTest, BytesThatDoNotMatchTheirChecksumsAreNeverVisible) {
     expect_refused(*client, answer, Errc::kCorruptBlock, {"block 1"});
     EXPECT_EQ(answer.header.type, FrameType::kPut);
     EXPECT_EQ(matched(*client, hashes), 1u) << "the block before it is good";
-    EXPECT_EQ(stats().staged_count, 0u);
+    EXPECT_EQ(stats().incoming_count, 0u);
     client->ask(FrameType::kDrop, 10, prefix_request({}));
   }
   EXPECT_EQ(metric("kvstore_checksum_failures_total"), 2);
@@ -725,7 +725,7 @@ TEST_F(SessionHostileTest, PutDataThatDoesNotFitEndsThePut) {
     ASSERT_FALSE(client->ask(FrameType::kPut, 9, put_request(hashes)).is_last());
     const auto answer = client->ask(FrameType::kPutData, 9, put_data(each.count, each.checksums), each.payload);
     expect_refused(*client, answer, Errc::kBadRequest, {each.words});
-    EXPECT_EQ(stats().staged_count, 0u);
+    EXPECT_EQ(stats().incoming_count, 0u);
     EXPECT_EQ(matched(*client, hashes), 0u);
   }
 }

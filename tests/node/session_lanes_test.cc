@@ -167,7 +167,7 @@ TEST_F(VerifyThreadTest, WhatIsRightIsStoredWhatIsNotIsRefusedAndWhatIsCancelled
   ASSERT_TRUE(refused.is_error());
   EXPECT_EQ(refused.error(), Errc::kCorruptBlock);
   EXPECT_TRUE(wait(*clients[2]).is_error());
-  wait_until([&] { return store->with([](Store& each) { return each.stats().staged_count; }) == 0; });
+  wait_until([&] { return store->with([](Store& each) { return each.stats().incoming_count; }) == 0; });
   EXPECT_EQ(get(*clients[0], names).bytes, blocks(names));
   EXPECT_EQ(get(*clients[0], chains[1]).bytes.size(), 0u);
 }

@@ -310,7 +310,7 @@ TEST_F(SlowSessionTest, WhatIsNotSlowIsNotThere) {
   EXPECT_EQ(get(*client, chain(1, 3)).block_count, 3u);
   EXPECT_EQ(matched(*client, chain(1, 3)), 3u);
   EXPECT_TRUE(slow().empty());
-  EXPECT_EQ(metric("kvstore_slow_requests_total{verb=\"get\"}"), 0);
+  EXPECT_EQ(metric("kvstore_slow_requests_total{op=\"get\"}"), 0);
 }
 
 TEST_F(SlowSessionTest, APutThatWaitsForItsClientSaysSo) {
@@ -332,7 +332,7 @@ TEST_F(SlowSessionTest, APutThatWaitsForItsClientSaysSo) {
   EXPECT_FALSE(client->ask(FrameType::kPutData, 100, put_data(2, sums(hashes)), blocks(hashes)).is_error());
   const auto told = slow();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].verb, FrameType::kPut);
+  EXPECT_EQ(told[0].type, FrameType::kPut);
   EXPECT_GE(told[0].took, 3s);
   EXPECT_GE(told[0].phases.client, 2900ms);
   EXPECT_EQ(told[0].phases.sum(), told[0].took) << "all of it is accounted for";
@@ -343,7 +343,7 @@ TEST_F(SlowSessionTest, APutThatWaitsForItsClientSaysSo) {
   EXPECT_EQ(told[0].model, record.field("model"));
   EXPECT_EQ(told[0].identity, "test");
   EXPECT_EQ(told[0].trace.text(), kTrace);
-  EXPECT_EQ(metric("kvstore_slow_requests_total{verb=\"put\"}"), 1);
+  EXPECT_EQ(metric("kvstore_slow_requests_total{op=\"put\"}"), 1);
 }
 
 TEST_F(SlowSessionTest, APutThatWaitsForMemorySaysSo) {
@@ -378,7 +378,7 @@ TEST_F(SlowSessionTest, AGetOfAClientThatDoesNotReadSaysSo) {
   world.run_for(1s);
   const auto told = slow();
   if (told.empty()) GTEST_SKIP() << "the simulated network took all of it at once";
-  EXPECT_EQ(told[0].verb, FrameType::kGet);
+  EXPECT_EQ(told[0].type, FrameType::kGet);
   EXPECT_GE(told[0].phases.client, told[0].took / 2);
   EXPECT_EQ(told[0].moved_bytes, 24 * kBlockBytes);
 }
@@ -396,7 +396,7 @@ TEST_F(SlowSessionTest, AMatchIsToldWithItsNamespaceAndTrace) {
 
 TEST_F(SlowSessionTest, TheLogIsToldOverTheWire) {
   const auto client = greet();
-  SlowRequest request{.took = 2s, .verb = FrameType::kGet, .block_count = 7, .moved_bytes = 99, .has_failed = true};
+  SlowRequest request{.took = 2s, .type = FrameType::kGet, .block_count = 7, .moved_bytes = 99, .has_failed = true};
   request.phases = {.lock = 100ms, .store = 200ms, .room = 1ms, .disk = 300ms, .move = 400ms, .client = 500ms};
   request.space = record.id();
   request.model = "m\n";
@@ -406,12 +406,12 @@ TEST_F(SlowSessionTest, TheLogIsToldOverTheWire) {
   request.session = 12;
   request.trace = *TraceContext::parse(kTrace);
   node->slow.add(request);
-  node->slow.add({.took = 1s, .verb = FrameType::kAdmin});
+  node->slow.add({.took = 1s, .type = FrameType::kAdmin});
   const nlohmann::json told = json_of(client->ask(FrameType::kAdmin, 9, admin_request("/slowlog.json")));
   EXPECT_EQ(told.at("threshold_seconds"), 1.0);
   EXPECT_EQ(told.at("count"), 2);
   ASSERT_EQ(told.at("requests").size(), 2u);
-  EXPECT_EQ(told["requests"][0]["verb"], "admin") << "the latest first";
+  EXPECT_EQ(told["requests"][0]["op"], "admin") << "the latest first";
   EXPECT_EQ(told["requests"][0]["traceparent"], "");
   EXPECT_EQ(told["requests"][0]["namespace_id"], "");
   const nlohmann::json one = told["requests"][1];

@@ -6,7 +6,7 @@
 
 #include "tests/node/limits_change.h"
 #include "tests/node/node_world.h"
-#include "tests/sim/sim_spill.h"
+#include "tests/sim/sim_disk_worker.h"
 
 namespace kv {
 namespace {
@@ -125,7 +125,7 @@ class SessionSetTest : public NodeTest {
   NamespaceRecord set = set_record(196'608);
 };
 
-TEST_F(SessionSetTest, VerbsOfTheOtherKindAreRefusedByName) {
+TEST_F(SessionSetTest, OperationsOfTheOtherKindAreRefusedByName) {
   const auto client = greet_set();
   const auto hashes = chain(1, 2);
   const std::uint32_t of_set = space;
@@ -475,7 +475,7 @@ TEST_F(SessionSetTest, AGroupWithADamagedBlockIsNotStoredAndThoseBeforeItAre) {
   expect_refused(client->ask(FrameType::kPutData, 100, put_data(4, sums), payload), Errc::kCorruptBlock, "block 3");
   const Answer match = client->ask(FrameType::kSetMatch, 9, set_match(hashes));
   EXPECT_EQ(match.as<wire::SetMatchResponse>().held()->Get(0), 0b0011);
-  EXPECT_EQ(stats().staged_count, 0u);
+  EXPECT_EQ(stats().incoming_count, 0u);
 }
 
 TEST_F(SessionSetTest, AGroupOfWhichABlockWasDroppedMeanwhileIsRefusedWithTheReason) {
@@ -513,25 +513,26 @@ class SessionSetDiskTest : public SessionSetTest {
  protected:
   SessionSetDiskTest() {
     start(8, /*disk_bytes=*/1024 * kBlockBytes, kStripeBytes);
-    spill = std::make_unique<sim::SimSpill>(*store, disk, world.clock, world.io.get_executor(), sim::DiskFaults{}, 1);
-    node->spill = spill.get();
+    disk_worker =
+        std::make_unique<sim::SimDiskWorker>(*store, disk, world.clock, world.io.get_executor(), sim::DiskFaults{}, 1);
+    node->disk_worker = disk_worker.get();
     client = greet_set();
     for (std::size_t i = 0; i < hashes.size(); ++i) {
       put_blocks(*client, std::span(hashes).subspan(i, 1), {length(i)});
-      spill->notify();
+      disk_worker->notify();
       world.run_for(100ms);
     }
   }
   void TearDown() override {
     client.reset();
     NodeTest::TearDown();
-    spill->die();
+    disk_worker->die();
   }
   static std::uint32_t length(std::size_t i) { return static_cast<std::uint32_t>(70'000 + i * 997); }
   Lengths rooms() const { return Lengths(hashes.size(), 196'608); }
 
   MemoryDisk disk;
-  std::unique_ptr<sim::SimSpill> spill;
+  std::unique_ptr<sim::SimDiskWorker> disk_worker;
   std::unique_ptr<RawClient> client;
   const std::vector<BlockHash> hashes = chain(1, 24);
 };
@@ -551,13 +552,13 @@ TEST_F(SessionSetDiskTest, BlocksOnDiskComeInTheSameAnswer) {
 }
 
 TEST_F(SessionSetDiskTest, BlocksThatTheDiskDoesNotGiveAreNamedAndTheOthersCome) {
-  spill->set_faults({.failure_probability = 1});
+  disk_worker->set_faults({.failure_probability = 1});
   const GotSet got = get_blocks(*client, hashes, rooms());
   EXPECT_GT(got.blocks.size(), 0u);
   EXPECT_GT(got.unread.size(), 0u);
   EXPECT_EQ(got.blocks.size() + got.unread.size(), hashes.size());
   for (const std::uint32_t i : got.unread) EXPECT_FALSE(got.blocks.contains(i));
-  spill->set_faults({});
+  disk_worker->set_faults({});
 }
 
 TEST_F(SessionSetDiskTest, AGroupOnADiskThatIsOffIsNotHeldThoughMemoryHasAPart) {
@@ -569,7 +570,7 @@ TEST_F(SessionSetDiskTest, AGroupOnADiskThatIsOffIsNotHeldThoughMemoryHasAPart) 
   };
   EXPECT_EQ(held_count(), 24u);
   EXPECT_EQ(get_blocks(*client, hashes, rooms(), 0, pairs).blocks.size(), 24u);
-  spill->die();
+  disk_worker->die();
   const std::size_t alone =
       client->ask(FrameType::kSetMatch, 9, set_match(hashes)).as<wire::SetMatchResponse>().block_bytes()->size();
   EXPECT_EQ(alone, 4u);
@@ -581,17 +582,17 @@ TEST_F(SessionSetDiskTest, WhatADiskCannotGiveBackCanBePutAgain) {
   const std::span<const BlockHash> first = std::span(hashes).first(1);
   EXPECT_EQ(put_blocks(*client, first, {length(0)}), std::vector<int>{2});
   EXPECT_TRUE(get_blocks(*client, first, {196'608}).blocks.contains(0));
-  spill->die();
+  disk_worker->die();
   EXPECT_EQ(put_blocks(*client, first, {length(0)}), std::vector<int>{1});
   EXPECT_EQ(get_blocks(*client, first, {196'608}).blocks.at(0), bytes_of(hashes[0], length(0)));
 }
 
 TEST_F(SessionSetDiskTest, AtTheDeadlineTheRestIsUnread) {
-  spill->set_faults({.delay_max = 10s});
+  disk_worker->set_faults({.delay_max = 10s});
   const GotSet got = get_blocks(*client, hashes, rooms(), /*deadline_us=*/1000);
   EXPECT_GT(got.unread.size(), 0u);
   EXPECT_EQ(got.blocks.size() + got.unread.size(), hashes.size());
-  spill->set_faults({});
+  disk_worker->set_faults({});
   world.run_for(20s);
 }
 

@@ -23,24 +23,24 @@ class SessionSpacesTest : public NodeTest {
     record = which;
     space = handle;
   }
-  /// All verbs that name a namespace, about the chain.
+  /// All requests that name a namespace, about the chain.
   std::map<std::string, Bytes> requests(std::span<const BlockHash> about) {
     return {{"match", frame_bytes(FrameType::kMatch, 7, match_request(about))},
             {"get", frame_bytes(FrameType::kGet, 7, get_request(about))},
             {"put", frame_bytes(FrameType::kPut, 7, put_request(about))},
             {"touch", frame_bytes(FrameType::kTouch, 7, prefix_request(about))},
-            {"pin", frame_bytes(FrameType::kRetain, 7, prefix_request(about))},
-            {"unpin", frame_bytes(FrameType::kUnretain, 7, prefix_request(about))},
+            {"retain", frame_bytes(FrameType::kRetain, 7, prefix_request(about))},
+            {"unretain", frame_bytes(FrameType::kUnretain, 7, prefix_request(about))},
             {"drop", frame_bytes(FrameType::kDrop, 7, prefix_request(about))}};
   }
   void expect_all_refused(RawClient& client, std::span<const BlockHash> about, Errc code, const std::string& field) {
-    for (const auto& [verb, frame] : requests(about)) {
+    for (const auto& [op, frame] : requests(about)) {
       ASSERT_TRUE(client.send_bytes(frame));
       const Answer answer = client.answer();
-      ASSERT_TRUE(answer.is_error()) << verb;
-      EXPECT_TRUE(answer.is_last()) << verb;
-      EXPECT_EQ(answer.error(), code) << verb << ": " << answer.message();
-      EXPECT_THAT(answer.message(), HasSubstr(verb + "." + field)) << verb;
+      ASSERT_TRUE(answer.is_error()) << op;
+      EXPECT_TRUE(answer.is_last()) << op;
+      EXPECT_EQ(answer.error(), code) << op << ": " << answer.message();
+      EXPECT_THAT(answer.message(), HasSubstr(op + "." + field)) << op;
     }
   }
   /// The node ends and another life begins, under the same id.

@@ -1,4 +1,4 @@
-// Every verb's good path, over a simulated network and a real Store.
+// Every request's good path, over a simulated network and a real Store.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -115,7 +115,7 @@ TEST_F(SessionTest, APutIsTakenInAsManyPartsAsTheClientLikes) {
   EXPECT_EQ(want.header.flags, kFrameResponse | kFrameMore);
   EXPECT_EQ(want.as<wire::PutWant>().first_block(), 0u);
   EXPECT_EQ(want.as<wire::PutWant>().block_count(), 7u);
-  EXPECT_EQ(stats().staged_count, 7u);
+  EXPECT_EQ(stats().incoming_count, 7u);
   const std::span<const BlockHash> all(hashes);
   client->send(FrameType::kPutData, 9, put_data(1, sums(all.first(1))), blocks(all.first(1)));
   client->send(FrameType::kPutData, 9, put_data(4, sums(all.subspan(1, 4))), blocks(all.subspan(1, 4)));
@@ -521,15 +521,15 @@ TEST_F(SessionTest, WhatCountedMatchesBeginWithIsHotAndAnyClientMayAskForIt) {
   expect_refused(match(8, 2, 3), "hot_blocks: 3");
 }
 
-TEST_F(SessionTest, EveryVerbShowsInTheMetrics) {
+TEST_F(SessionTest, EveryRequestShowsInTheMetrics) {
   const auto client = greet();
   put(*client, chain(1, 2));
   get(*client, chain(1, 2));
   matched(*client, chain(1, 3));
-  EXPECT_EQ(metric("kvstore_request_seconds_count{verb=\"open\"}"), 1);
-  EXPECT_EQ(metric("kvstore_request_seconds_count{verb=\"put\"}"), 1);
-  EXPECT_EQ(metric("kvstore_request_seconds_count{verb=\"get\"}"), 1);
-  EXPECT_EQ(metric("kvstore_request_seconds_count{verb=\"match\"}"), 1);
+  EXPECT_EQ(metric("kvstore_request_seconds_count{op=\"open\"}"), 1);
+  EXPECT_EQ(metric("kvstore_request_seconds_count{op=\"put\"}"), 1);
+  EXPECT_EQ(metric("kvstore_request_seconds_count{op=\"get\"}"), 1);
+  EXPECT_EQ(metric("kvstore_request_seconds_count{op=\"match\"}"), 1);
   EXPECT_EQ(metric("kvstore_bytes_in_total{path=\"inline\"}"), 2.0 * kBlockBytes);
   EXPECT_EQ(metric("kvstore_bytes_out_total{path=\"inline\"}"), 2.0 * kBlockBytes);
   EXPECT_EQ(metric("kvstore_match_hit_tokens_total"), 2.0 * kBlockSize);

@@ -63,7 +63,7 @@ TEST(SlowLogTest, TextsAreCut) {
 }
 
 TEST(SlowLogTest, ALineSaysWhereTheTimeWentAndCannotMoveACursor) {
-  SlowRequest request{.took = 250ms, .verb = FrameType::kGet, .block_count = 3};
+  SlowRequest request{.took = 250ms, .type = FrameType::kGet, .block_count = 3};
   request.phases.disk = 200ms;
   request.model = "m\x1b[2J";
   request.trace = *TraceContext::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");

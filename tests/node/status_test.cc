@@ -47,7 +47,7 @@ class StatusTest : public testing::Test {
     store.with([&](Store& each) {
       const auto plan = each.offer(space, hashes, {}, clock.now()).value();
       const std::array<std::uint64_t, 1> sums{};
-      for (std::size_t i = 0; i < plan.staged.size(); ++i) each.commit(plan.put, sums, clock.now());
+      for (std::size_t i = 0; i < plan.incoming.size(); ++i) each.commit(plan.put, sums, clock.now());
       if (plan.put != PutId{}) each.end_put(plan.put);
     });
   }
@@ -221,7 +221,7 @@ TEST(HistoryTest, RatesAreThoseBetweenTwoPoints) {
   stats.match_hit_blocks = 30;
   stats.match_miss_blocks = 10;
   stats.get_hit_blocks = 1000;  // of what match has found: not counted twice
-  for (int i = 0; i < 100; ++i) metrics.observe_verb(FrameType::kMatch, i < 98 ? 15us : 15ms, false);
+  for (int i = 0; i < 100; ++i) metrics.observe_request(FrameType::kMatch, i < 98 ? 15us : 15ms, false);
   history.add(stats, metrics.totals(), now);
   const json last = json::parse(history.last_json());
   EXPECT_EQ(last["memory_bytes"], 500);

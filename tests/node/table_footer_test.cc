@@ -113,7 +113,7 @@ TEST_F(TableFooterTest, EveryChangedByteOfAFooterIsFoundInTablesOfEveryFamily) {
 }
 
 TEST_F(TableFooterTest, EveryChangedByteOfAFooterIsFoundInTablesOfEarlierBuilds) {
-  const auto tables = tables_in(fs::path(KV_GOLDEN_DIR) / "spill" / "db");
+  const auto tables = tables_in(fs::path(KV_GOLDEN_DIR) / "disk" / "db");
   EXPECT_EQ(tables.size(), 8u);
   for (const auto& [name, table] : tables) {
     expect_every_change_is_found(name, table);

@@ -135,8 +135,8 @@ class TenantSaltTest : public NodeTest {
   Answer refused(RawClient& client, const NamespaceRecord& which) {
     return client.ask(FrameType::kOpen, 2, open_request(which));
   }
-  std::uint64_t count_of(RawClient& client, FrameType verb, std::span<const BlockHash> hashes) {
-    return client.ask(verb, 7, prefix_request(hashes)).as<wire::CountResponse>().count();
+  std::uint64_t count_of(RawClient& client, FrameType type, std::span<const BlockHash> hashes) {
+    return client.ask(type, 7, prefix_request(hashes)).as<wire::CountResponse>().count();
   }
 
   std::string policy_file, secret_file;
@@ -154,8 +154,8 @@ TEST_F(TenantSaltTest, TenantsWithOneRecordAndTheSameTokensNeverMeet) {
   speak_of(*red, plain);
   EXPECT_EQ(matched(*red, about), 0u);
   EXPECT_EQ(get(*red, about).block_count, 0u);
-  for (const FrameType verb : {FrameType::kTouch, FrameType::kRetain, FrameType::kUnretain, FrameType::kDrop})
-    EXPECT_EQ(count_of(*red, verb, about), 0u) << frame_type_name(verb);
+  for (const FrameType type : {FrameType::kTouch, FrameType::kRetain, FrameType::kUnretain, FrameType::kDrop})
+    EXPECT_EQ(count_of(*red, type, about), 0u) << frame_type_name(type);
   EXPECT_EQ(put(*red, std::span(about).first(2)), 2u) << "none is there already";
   EXPECT_EQ(count_of(*red, FrameType::kDrop, std::span(about).first(1)), 2u);
   EXPECT_EQ(put(*red, std::span(about).first(2)), 2u);
@@ -217,11 +217,11 @@ TEST_F(TenantSaltTest, NodesStoreForATenantAndReadNothingOfIt) {
     speak_of(*other, with(plain, "node_tenant", "blue"));
     EXPECT_EQ(put(*other, about), 0u) << "they are there";
     EXPECT_EQ(put(*other, more), name == std::string("node") ? 2u : 0u);
-    for (const FrameType verb : {FrameType::kMatch, FrameType::kGet, FrameType::kTouch}) {
-      const Answer answer = verb == FrameType::kMatch ? other->ask(verb, 9, match_request(about))
-                            : verb == FrameType::kGet ? other->ask(verb, 9, get_request(about))
-                                                      : other->ask(verb, 9, prefix_request(about));
-      EXPECT_EQ(answer.error(), Errc::kPermissionDenied) << name << " " << frame_type_name(verb);
+    for (const FrameType type : {FrameType::kMatch, FrameType::kGet, FrameType::kTouch}) {
+      const Answer answer = type == FrameType::kMatch ? other->ask(type, 9, match_request(about))
+                            : type == FrameType::kGet ? other->ask(type, 9, get_request(about))
+                                                      : other->ask(type, 9, prefix_request(about));
+      EXPECT_EQ(answer.error(), Errc::kPermissionDenied) << name << " " << frame_type_name(type);
     }
   }
   speak_of(*blue, plain);
@@ -252,10 +252,10 @@ TEST_F(TenantSaltTest, AShareIsForThoseOnItsLists) {
   const std::uint32_t of_red = space;
   speak_of(*blue, shared);
   EXPECT_EQ(get(*blue, about).bytes, blocks(about));
-  for (const FrameType verb : {FrameType::kPut, FrameType::kDrop, FrameType::kRetain}) {
+  for (const FrameType type : {FrameType::kPut, FrameType::kDrop, FrameType::kRetain}) {
     const Answer answer =
-        verb == FrameType::kPut ? blue->ask(verb, 9, put_request(about)) : blue->ask(verb, 9, prefix_request(about));
-    EXPECT_EQ(answer.error(), Errc::kPermissionDenied) << frame_type_name(verb);
+        type == FrameType::kPut ? blue->ask(type, 9, put_request(about)) : blue->ask(type, 9, prefix_request(about));
+    EXPECT_EQ(answer.error(), Errc::kPermissionDenied) << frame_type_name(type);
     EXPECT_THAT(answer.message(), HasSubstr("the right 'write' in the share 'prompts' is missing"));
   }
   for (RawClient* const client : {gray.get(), loose.get()}) {

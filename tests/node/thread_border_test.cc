@@ -24,12 +24,12 @@ asio::awaitable<void> two_rounds(int* ended) {
 }
 
 TEST(ThreadBorderTest, WhatIsThrownIsCountedAndGoesNoFurther) {
-  const std::uint64_t before = thread_failure_count(kThread), of_others = thread_failure_count(NodeThread::kPool);
+  const std::uint64_t before = thread_failure_count(kThread), of_others = thread_failure_count(NodeThread::kExchange);
   EXPECT_TRUE(within_border(kThread, [] {}));
   EXPECT_FALSE(within_border(kThread, [] { throw std::runtime_error("odd\n\x1b"); }));
   EXPECT_FALSE(within_border(kThread, [] { throw 7; }));
   EXPECT_EQ(thread_failure_count(kThread), before + 2);
-  EXPECT_EQ(thread_failure_count(NodeThread::kPool), of_others);
+  EXPECT_EQ(thread_failure_count(NodeThread::kExchange), of_others);
 }
 
 TEST(ThreadBorderTest, AThreadGoesOnWithItsNextHandlerAndACoroutineWithItsNextRound) {

@@ -55,7 +55,7 @@ class Disk:
     SLOW_BYTES_PER_SECOND = 4 << 20  # an eighth of what the load brings: writes stall and go on by turns
 
     def __init__(self, folder: Path) -> None:
-        self.path, self.control = folder / "spill", folder / "fault-control"
+        self.path, self.control = folder / "disk", folder / "fault-control"
         self.control.write_bytes(bytes(8) + self.SLOW_BYTES_PER_SECOND.to_bytes(8, "little") + bytes(16))
 
     def environment(self) -> dict[str, str]:
@@ -320,7 +320,7 @@ class Stack:
     def _start(self, folder: Path) -> None:
         trace = trace_file(folder)
         self.faults = Disk(folder)
-        disk = [f"--spill-path={self.faults.path}", "--spill-capacity-blocks=2000", "--spill-retry-seconds=0.2"]
+        disk = [f"--disk-path={self.faults.path}", "--disk-capacity-blocks=2000", "--disk-retry-seconds=0.2"]
         disk += ["--eviction-policy=lru"]  # yield learns that cold prompts do not return, and keeps them off the disk
         self.memory = self._add(Node(folder, "memory", 4000))
         self.disk = self._add(Node(folder, "disk", 500, *disk, more=self.faults.environment()))

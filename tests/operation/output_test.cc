@@ -53,9 +53,9 @@ TEST_F(OperationOutputTest, AProgramFailsWhenItsOutputIsLost) {
 
 TEST_F(OperationOutputTest, WithJsonAFailureIsADocumentToo) {
   std::vector<std::string> commands = {"status --json --no-such-option", "staus --json", "status --json -e nonsense"};
-  for (const std::string verb : {"status", "namespaces", "tenants", "curve", "config list", "slowlog", "contexts list",
-                                 "cluster status", "cluster map", "cluster hot", "ping"})
-    commands.push_back(verb + " -e unix:///nowhere/socket --json");
+  for (const std::string command : {"status", "namespaces", "tenants", "curve", "config list", "slowlog",
+                                    "contexts list", "cluster status", "cluster map", "cluster hot", "ping"})
+    commands.push_back(command + " -e unix:///nowhere/socket --json");
   for (const std::string& arguments : commands) {
     const Finished done = with("", ctl_program(), arguments);
     EXPECT_NE(done.status, 0) << arguments;

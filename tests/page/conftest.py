@@ -88,7 +88,7 @@ def small(folder: Path) -> Iterator[Node]:
 def large(folder: Path) -> Iterator[Node]:
     """A million blocks of a few models: system prompts, what follows them, and conversations."""
     need_programs()
-    disk = [f"--spill-path={folder}/spill", "--spill-capacity=1GiB", "--eviction-policy=lru"]
+    disk = [f"--disk-path={folder}/disk", "--disk-capacity=1GiB", "--eviction-policy=lru"]
     node = Node(folder, "kv-a17", "--index-bytes-max=1GiB", *disk, capacity="128MiB")
     try:
         began = time.monotonic()

@@ -107,7 +107,7 @@ class _Request(ctypes.Structure):
 
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
-        ("verb", ctypes.c_uint32),
+        ("op", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
         ("space", ctypes.c_uint32),
         ("reuse", ctypes.c_uint32),
@@ -127,7 +127,7 @@ class _Completion(ctypes.Structure):
         ("call", ctypes.c_uint64),
         ("tag", ctypes.c_uint64),
         ("event", ctypes.c_int),
-        ("verb", ctypes.c_int),
+        ("op", ctypes.c_int),
         ("status", ctypes.c_int),
         ("why", ctypes.c_int),
         ("block_count", ctypes.c_size_t),
@@ -139,7 +139,7 @@ class _Completion(ctypes.Structure):
     ]
 
 
-_OPEN, _MATCH, _GET, _PUT = 1, 3, 4, 6  # KVS_VERB_...
+_OPEN, _MATCH, _GET, _PUT = 1, 3, 4, 6  # KVS_OP_...
 
 
 class Client:
@@ -160,8 +160,8 @@ class Client:
     def close(self) -> None:
         self._library.kvs_client_close(self._client)
 
-    def _run(self, verb: int, seconds: int, **fields: object) -> _Completion:
-        request = _Request(struct_size=ctypes.sizeof(_Request), verb=verb, deadline_us=seconds * SECOND_US, **fields)
+    def _run(self, op: int, seconds: int, **fields: object) -> _Completion:
+        request = _Request(struct_size=ctypes.sizeof(_Request), op=op, deadline_us=seconds * SECOND_US, **fields)
         done = _Completion()
         size = ctypes.c_size_t(ctypes.sizeof(done))
         self._check(self._library.kvs_run(self._client, ctypes.byref(request), ctypes.byref(done), size))

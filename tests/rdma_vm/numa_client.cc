@@ -6,7 +6,7 @@
 //   caller BEFORE AFTER     the caller's processors and memory policy, before and after
 //   threads LIST...         processors of each of the library's threads
 //   pages FIRST SECOND      of the client's memory on node 0 and on node 1
-//   stats JSON              "numa" of KVS_VERB_STATS
+//   stats JSON              "numa" of KVS_OP_STATS
 //   metrics LINE            of kvs_metrics_text(), those about NUMA nodes
 #include <linux/filter.h>
 #include <linux/mempolicy.h>
@@ -94,14 +94,14 @@ int main(int argc, char** argv) {
   options.numa_nodes = wish == "-" ? nullptr : wish.c_str();
   kvs_client* client = nullptr;
   if (kvs_client_open(&options, &client) != KVS_OK) fail("open");
-  kvs_request open = KVS_REQUEST_INIT(KVS_VERB_OPEN);
+  kvs_request open = KVS_REQUEST_INIT(KVS_OP_OPEN);
   open.record = "model=numa\nblock_size=16\nblock_bytes=4096\n";
   open.deadline_us = 5'000'000;
   if (kvs_run(client, &open, nullptr, 0) != KVS_OK) fail("space");
   void* memory = nullptr;
   if (kvs_allocate(client, bytes, &memory) != KVS_OK) fail("allocate");
   // Registers it, where the node has RDMA: on a thread of the library's.
-  kvs_request lend = KVS_REQUEST_INIT(KVS_VERB_LEND);
+  kvs_request lend = KVS_REQUEST_INIT(KVS_OP_LEND);
   lend.memory = memory;
   lend.bytes = bytes;
   lend.deadline_us = 30'000'000;
@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
       std::cout << "\npages " << pages_on(line, 0) << " " << pages_on(line, 1);
   }
   const std::string stats = text_of([&](char* text, std::size_t capacity, std::size_t* length) {
-    kvs_request request = KVS_REQUEST_INIT(KVS_VERB_STATS);
+    kvs_request request = KVS_REQUEST_INIT(KVS_OP_STATS);
     request.deadline_us = 5'000'000;
     request.json = text;
     request.json_capacity = capacity;

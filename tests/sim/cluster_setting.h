@@ -19,17 +19,17 @@
 #include "tests/sim/cluster_world.h"
 #include "tests/sim/sim_etcd.h"
 #include "tests/sim/sim_member.h"
-#include "tests/sim/sim_stage.h"
+#include "tests/sim/sim_run.h"
 
 namespace kv::sim {
 
 inline constexpr std::size_t kRoots = 3;
 inline constexpr std::byte kScribble{0xA5};  ///< What the memory of a call that has ended holds.
 
-class ClusterSetting : public Stage<ClusterOutcome> {
+class ClusterSetting : public SimRun<ClusterOutcome> {
  public:
   explicit ClusterSetting(std::uint64_t seed)
-      : Stage(seed, 5'000'000), etcd_(clock_, context_.get_executor(), mix(seed + 1)) {
+      : SimRun(seed, 5'000'000), etcd_(clock_, context_.get_executor(), mix(seed + 1)) {
     // Each seed draws its own mixture, and many draw none of a kind.
     lends_ = mix(seed ^ 3) % 2 == 0;
     hedges_at_once_ = mix(seed ^ 4) % 4 == 0;
@@ -112,7 +112,7 @@ class ClusterSetting : public Stage<ClusterOutcome> {
   void tell(const std::string& what) const { spdlog::info("at {:.3f} s: {}", seconds(), what); }
   void fail(const std::string& what) override {
     tell("FAILS: " + what);
-    Stage::fail(what + ", " + std::to_string(seconds()) + " s after the start");
+    SimRun::fail(what + ", " + std::to_string(seconds()) + " s after the start");
   }
   double seconds() const { return std::chrono::duration<double>(clock_.now() - began_).count(); }
 

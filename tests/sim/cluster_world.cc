@@ -284,13 +284,12 @@ class ClusterWorld final : public ClusterAudit {
     return kBound;
   }
 
-  void check_bound(std::size_t number, const char* verb, std::optional<Duration> bound, TimePoint change,
-                   TimePoint began, std::chrono::microseconds deadline) {
+  void check_bound(std::size_t number, const char* op, std::optional<Duration> bound, TimePoint change, TimePoint began,
+                   std::chrono::microseconds deadline) {
     if (!bound || change != changed_ || deadline < 2 * *bound) return;
     ++outcome_.bounded_gets;
     if (clock_.now() > began + *bound)
-      fail(std::string(verb) + " waited " +
-           std::to_string(std::chrono::duration<double>(clock_.now() - began).count()) +
+      fail(std::string(op) + " waited " + std::to_string(std::chrono::duration<double>(clock_.now() - began).count()) +
            " s, and its client knew which node is dead:" + reach_of(number));
   }
 
@@ -306,7 +305,8 @@ class ClusterWorld final : public ClusterAudit {
     return thread_failure_count(NodeThread::kMembership) + thread_failure_count(NodeThread::kMover);
   }
 
-  /// All clients are gone: within their time-outs, nodes hold no session but one another's, no staged block, no lease.
+  /// All clients are gone: within their time-outs, nodes hold no session but one another's, no incoming block, no
+  /// lease.
   void finish() {
     if (!outcome_.failure.empty()) pace_.run_for(60s);  // a client must not go while it is asked something
     for (Worker& worker : workers_) {
@@ -318,8 +318,8 @@ class ClusterWorld final : public ClusterAudit {
       outcome_.hot_blocks += member->node().hot_block_count();
       member->node().expire_leases();
       const StoreStats stats = member->node().stats();
-      if (outcome_.failure.empty() && stats.staged_count > 0)
-        fail(member->node().name() + ": staged blocks outlive their puts");
+      if (outcome_.failure.empty() && stats.incoming_count > 0)
+        fail(member->node().name() + ": incoming blocks outlive their puts");
       if (outcome_.failure.empty() && stats.lease_count > 0)
         fail(member->node().name() + ": leases outlive their sessions");
     }

@@ -16,7 +16,7 @@
 #include "tests/fakes/verbs_fake.h"
 #include "tests/fakes/virtual_clock.h"
 #include "tests/node/limits_change.h"
-#include "tests/sim/sim_spill.h"
+#include "tests/sim/sim_disk_worker.h"
 
 namespace kv::sim {
 
@@ -114,7 +114,7 @@ class SimNode {
   int life_count() const { return life_count_; }
   void set_disk_faults(DiskFaults faults) {
     disk_faults_ = faults;
-    if (life_ && life_->spill) life_->spill->set_faults(faults);
+    if (life_ && life_->disk_worker) life_->disk_worker->set_faults(faults);
   }
   std::size_t session_count() const { return life_ ? life_->sessions.size() : 0; }
 
@@ -146,9 +146,9 @@ class SimNode {
         rdma_thread = std::make_shared<VerbsThread>(*rdma, node.context_.get_executor());
       }
       if (node.config_.disk.capacity_bytes == 0) return;
-      spill = std::make_unique<SimSpill>(store, node.disk_, node.clock_, node.context_.get_executor(),
-                                         node.disk_faults_, node.random_());
-      context.spill = spill.get();
+      disk_worker = std::make_unique<SimDiskWorker>(store, node.disk_, node.clock_, node.context_.get_executor(),
+                                                    node.disk_faults_, node.random_());
+      context.disk_worker = disk_worker.get();
     }
     ~Life() {
       if (rdma_thread) rdma_thread->stop();
@@ -158,7 +158,7 @@ class SimNode {
     NodeContext context;
     std::unique_ptr<VerbsNode> rdma;
     std::shared_ptr<VerbsThread> rdma_thread;
-    std::unique_ptr<SimSpill> spill;
+    std::unique_ptr<SimDiskWorker> disk_worker;
     std::unique_ptr<Listener> listener;
     std::set<Session*> sessions;
     std::uint64_t session_last = 0;
@@ -172,15 +172,15 @@ class SimNode {
     }
     life_->listener->close();
     for (Session* session : life_->sessions) session->terminate(SessionEnd::kBroken);
-    if (life_->spill && saves) {
-      life_->spill->save();
+    if (life_->disk_worker && saves) {
+      life_->disk_worker->save();
       KV_ASSERT(!disk_.flush());  // as a clean stop does: a kill right after it loses nothing
       disk_.crash_unsynced(0);
-      life_->spill->die();
-    } else if (life_->spill) {  // what was being written is gone, and some of what was
+      life_->disk_worker->die();
+    } else if (life_->disk_worker) {  // what was being written is gone, and some of what was
       const bool loses = disk_faults_.lost_at_kill_max > 0;
       disk_.crash_unsynced(loses ? random_() % (disk_.unsynced_count() + 1) : 0);
-      life_->spill->die();
+      life_->disk_worker->die();
     }
     life_.reset();
   }

@@ -13,14 +13,14 @@
 
 #include "client/client.h"
 #include "tests/sim/sim_node.h"
-#include "tests/sim/sim_stage.h"
+#include "tests/sim/sim_run.h"
 #include "tests/sim/sim_world.h"
 
 namespace kv::sim {
 
-class Setting : public Stage<WorldOutcome> {
+class Setting : public SimRun<WorldOutcome> {
  public:
-  explicit Setting(std::uint64_t seed) : Stage(seed, 3'000'000) {
+  explicit Setting(std::uint64_t seed) : SimRun(seed, 3'000'000) {
     // Swarm testing: each seed draws its own mixture of sizes, pressures and faults; many draw none of a kind.
     node_count_ = pick(1, 4);
     worker_count_ = pick(1, 4);
@@ -203,8 +203,8 @@ class Setting : public Stage<WorldOutcome> {
   }
 
   /// Where no bit is flipped, nobody has a reason to find a frame malformed.
-  void check_frames(const char* verb, error_code why) {
-    if (why == Errc::kBadFrame && !flips_bits_) fail(std::string(verb) + ": a malformed frame, and no bit was flipped");
+  void check_frames(const char* op, error_code why) {
+    if (why == Errc::kBadFrame && !flips_bits_) fail(std::string(op) + ": a malformed frame, and no bit was flipped");
   }
 
   /// Sets and their pins leave room for what is looked at next.

@@ -148,7 +148,7 @@ class Workers : public Setting {
           } else {
             count = co_await client->unretain(space, chain, deadline);
           }
-          check_deadline("pin, unpin or drop", began, deadline);
+          check_deadline("retain, unretain or drop", began, deadline);
           (void)count;
           break;
         }
@@ -252,12 +252,12 @@ class Workers : public Setting {
     return gone;
   }
 
-  void check_gone(const char* verb, std::size_t which, std::span<const BlockHash> chain, std::size_t count,
+  void check_gone(const char* op, std::size_t which, std::span<const BlockHash> chain, std::size_t count,
                   std::span<const Gone> gone) {
     if (has_two_rules_ && node_count_ > 1) return;  // a drop by one rule does not look where the other one puts blocks
     for (const Gone& each : gone) {
       if (each.position < count && fates_[{which, chain[each.position]}].put_count == each.put_count)
-        fail(std::string(verb) + ": a block that was dropped is back, " + std::to_string(each.position) + " of " +
+        fail(std::string(op) + ": a block that was dropped is back, " + std::to_string(each.position) + " of " +
              std::to_string(count));
     }
   }
@@ -345,7 +345,7 @@ class Workers : public Setting {
         } else {
           count = co_await client.unretain(set, hashes, deadline);
         }
-        check_deadline("touch, pin or unpin of a set", began, deadline);
+        check_deadline("touch, retain or unretain of a set", began, deadline);
         (void)count;
         break;
       }
@@ -450,12 +450,12 @@ class Workers : public Setting {
 
   /// Of each group all or none. How many are whole.
   template <class Predicate>
-  std::size_t check_whole_groups(const char* verb, std::span<const std::uint32_t> groups, Predicate is_there) {
+  std::size_t check_whole_groups(const char* op, std::span<const std::uint32_t> groups, Predicate is_there) {
     std::size_t first = 0, whole = 0;
     for (const std::uint32_t size : groups) {
       std::size_t count = 0;
       for (std::size_t i = first; i < first + size; ++i) count += is_there(i);
-      if (count > 0 && count < size) fail(std::string(verb) + ": a part of a group");
+      if (count > 0 && count < size) fail(std::string(op) + ": a part of a group");
       whole += count == size;
       first += size;
     }
@@ -472,16 +472,16 @@ class Workers : public Setting {
     }
   }
 
-  void check_set_block(const char* verb, std::size_t which, std::size_t number, std::size_t length) {
+  void check_set_block(const char* op, std::size_t which, std::size_t number, std::size_t length) {
     if (length != set_length(which, number, 0) && length != set_length(which, number, 1))
-      fail(std::string(verb) + ": a block of " + std::to_string(length) + " bytes, that nobody put");
+      fail(std::string(op) + ": a block of " + std::to_string(length) + " bytes, that nobody put");
   }
 
-  void check_set_gone(const char* verb, std::size_t fate_key, std::span<const BlockHash> hashes, std::size_t i,
+  void check_set_gone(const char* op, std::size_t fate_key, std::span<const BlockHash> hashes, std::size_t i,
                       std::span<const Gone> gone) {
     for (const Gone& each : gone) {
       if (each.position == i && fates_[{fate_key, hashes[i]}].put_count == each.put_count)
-        fail(std::string(verb) + ": a block of a set that was dropped is back");
+        fail(std::string(op) + ": a block of a set that was dropped is back");
     }
   }
 

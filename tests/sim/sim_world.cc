@@ -290,7 +290,7 @@ class World final : public Workers {
     }
   }
 
-  /// All clients are gone: within their time-outs, nodes hold no session, no staged block, no lease.
+  /// All clients are gone: within their time-outs, nodes hold no session, no incoming block, no lease.
   void finish() {
     for (Worker& worker : workers_) worker.client.reset();
     if (verbs_) outcome_.rdma_packets = verbs_->packet_count();
@@ -306,7 +306,8 @@ class World final : public Workers {
       outcome_.disk_blocks_got += stats.get_disk_blocks;
       if (outcome_.failure.empty() && node->session_count() > 0)
         fail(node->name() + ": sessions outlive their clients");
-      if (outcome_.failure.empty() && stats.staged_count > 0) fail(node->name() + ": staged blocks outlive their puts");
+      if (outcome_.failure.empty() && stats.incoming_count > 0)
+        fail(node->name() + ": incoming blocks outlive their puts");
       if (outcome_.failure.empty() && stats.lease_count > 0) fail(node->name() + ": leases outlive their sessions");
     }
     look();

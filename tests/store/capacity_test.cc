@@ -113,12 +113,12 @@ TEST_F(CapacityTest, BlocksThatAreReadAndSlotsThatAreFilledAreWaitedFor) {
   const auto last = chain(5, 1), fresh = chain(9, 1);
   const auto read = store->pin_prefix(space, last, {}, now).value();
   auto plan = store->offer(space, fresh, {.session = kAlice}, now).value();
-  ASSERT_EQ(plan.staged.size(), 1u);  // behind the end that is to come
+  ASSERT_EQ(plan.incoming.size(), 1u);  // behind the end that is to come
   EXPECT_FALSE(shrink(4));
   EXPECT_TRUE(has_bytes(read.blocks[0].bytes, checksum_seed(store->find_namespace(space)->id(), last[0])));
   store->unpin(read);
   EXPECT_FALSE(shrink(4)) << "the put writes there";
-  EXPECT_EQ(store->commit(plan.put, fill(plan.staged[0]), now), PutDesk::CommitStatus::kStored);
+  EXPECT_EQ(store->commit(plan.put, fill(plan.incoming[0]), now), PutDesk::CommitStatus::kStored);
   store->end_put(plan.put);
   EXPECT_TRUE(shrink(4));
   EXPECT_EQ(verified(space, fresh), 1u);

@@ -24,13 +24,13 @@ class ContextTest : public StoreFixture {
 
   ContextTest() { config.retained_fraction_max = 0.5; }
   void create_blocks(std::size_t count) { create(count * kBytes, kBytes); }
-  /// The tenant "blue" may pin so many of them.
-  void create_with_tenants(std::size_t count, std::size_t pinned_blocks_max) {
+  /// The tenant "blue" may retain so many of them.
+  void create_with_tenants(std::size_t count, std::size_t retained_blocks_max) {
     config.has_tenants = true;
     config.tenant_charge_min = 1;
     create_blocks(count);
     TenantLimits limits{.name = "blue"};
-    limits.pinned_bytes_max = pinned_blocks_max * kBytes;
+    limits.retained_bytes_max = retained_blocks_max * kBytes;
     store->set_tenants({limits});
   }
   SpaceId open_of(const std::string& tenant) {

@@ -184,8 +184,8 @@ TEST_F(ContextTest, ATenantsBoundIsItsOwn) {
   for (int i = 0; i < 20; ++i) tend();
   for (const TenantStats& each : store->tenants()) {
     if (each.limits.name != "blue") continue;
-    EXPECT_EQ(each.usage.pinned_bytes, 3 * kBytes);
-    EXPECT_EQ(each.usage.pin_refusals, 1u) << "to look again is no request";
+    EXPECT_EQ(each.usage.retained_bytes, 3 * kBytes);
+    EXPECT_EQ(each.usage.retain_refusals, 1u) << "to look again is no request";
   }
   EXPECT_EQ(store->find_context("red", "c", now)->kept_count, 5u);
   EXPECT_EQ(store->find_context("", "c", now).error(), Errc::kNotFound);

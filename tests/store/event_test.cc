@@ -152,16 +152,16 @@ TEST(EventLogTest, WhatOneTenantDoesEmptiesNobodyElsesList) {
   EXPECT_TRUE(lacks(red));
 }
 
-TEST(EventLogTest, WithMoreOwnersThanLanesAGapOfSomeIsOneOfAll) {
+TEST(EventLogTest, WithMoreOwnersThanTracksAGapOfSomeIsOneOfAll) {
   EventLog log(100);
-  for (std::uint32_t i = 0; i < EventLog::kLanesMax + 10; ++i)
+  for (std::uint32_t i = 0; i < EventLog::kTracksMax + 10; ++i)
     log.open(TreeId{i}, record_of_tenant("t" + std::to_string(i)));
-  const std::uint32_t last = EventLog::kLanesMax + 9;
+  const std::uint32_t last = EventLog::kTracksMax + 9;
   for (std::size_t i = 0; i < 300; ++i) log.stored(BlockTier::kMemory, TreeId{last}, hash_of(i), nullptr, 0);
   EventPage page;
   log.read(0, 1000, page);
   const auto one_of_them = [&](const NamespaceRecord& record) {
-    return record.owner() == "t" + std::to_string(EventLog::kLanesMax + 3);
+    return record.owner() == "t" + std::to_string(EventLog::kTracksMax + 3);
   };
   EXPECT_GT(page.oldest(one_of_them), 0u) << "what it had may be among what was forgotten";
 }
@@ -256,8 +256,8 @@ class EventTest : public StoreFixture {
                       const std::string& record) { store->load_namespace(NamespaceRecord::parse(record).value()); },
                   [&](const DiskRecord& record) { return records.push_back(record), true; }));
     store->begin_load(now, disk.epoch());
-    auto loaded = store->load_spilled(records);
-    while (loaded.again) loaded = store->load_spilled({});
+    auto loaded = store->load_records(records);
+    while (loaded.again) loaded = store->load_records({});
     store->end_load(/*is_whole=*/true);
     next = ~std::uint64_t{0};  // of an earlier life
   }
@@ -329,12 +329,12 @@ TEST_F(EventTest, WhatIsDroppedAndStoredAgainBeforeItIsTakenApartIsHere) {
   // Two puts of the same chain: the second one stores what was dropped while the first one's blocks still lie there.
   const auto first = store->offer(space, hashes, {.session = kAlice}, now).value();
   const auto second = store->offer(space, hashes, {.session = kBob}, now).value();
-  ASSERT_EQ(second.staged.size(), hashes.size());
-  for (const auto& block : first.staged) store->commit(first.put, fill(block), now);
+  ASSERT_EQ(second.incoming.size(), hashes.size());
+  for (const auto& block : first.incoming) store->commit(first.put, fill(block), now);
   store->end_put(first.put);
   ASSERT_TRUE(store->drop(space, std::span(hashes).first(1)));
   ASSERT_TRUE(store->is_dropping()) << "or this test shows nothing";
-  for (const auto& block : second.staged) store->commit(second.put, fill(block), now);
+  for (const auto& block : second.incoming) store->commit(second.put, fill(block), now);
   store->end_put(second.put);
   finish_drops();
   follow();
@@ -353,10 +353,10 @@ TEST_F(EventTest, WhatIsStoredBelowADroppedBlockIsNotTold) {
   hashes.resize(10);
   for (const BlockHash& hash : chain(3, 5)) hashes.push_back(hash);
   const auto plan = store->offer(space, hashes, {.session = kBob}, now).value();
-  ASSERT_EQ(plan.staged.size(), 5u);
+  ASSERT_EQ(plan.incoming.size(), 5u);
   ASSERT_TRUE(store->drop(space, std::span(hashes).first(1)));
   ASSERT_TRUE(store->is_dropping()) << "or this test shows nothing";
-  for (const auto& block : plan.staged) store->commit(plan.put, fill(block), now);
+  for (const auto& block : plan.incoming) store->commit(plan.put, fill(block), now);
   store->end_put(plan.put);
   finish_drops();
   follow();
@@ -402,7 +402,7 @@ class EventRandomTest : public EventTest, public testing::WithParamInterface<int
   std::optional<Universe> set;
   struct Open {
     PutId put;
-    std::vector<StagedBlock> staged;
+    std::vector<IncomingBlock> incoming;
     std::size_t done = 0;
   };
   std::vector<Open> puts;
@@ -438,8 +438,8 @@ class EventRandomTest : public EventTest, public testing::WithParamInterface<int
   void open_again(Universe& universe) { universe.space = store->open(universe.record).value(); }
 
   void commit_some(Open& open, std::size_t most) {
-    for (; most > 0 && open.done < open.staged.size(); --most)
-      store->commit(open.put, fill(open.staged[open.done++]), now);
+    for (; most > 0 && open.done < open.incoming.size(); --most)
+      store->commit(open.put, fill(open.incoming[open.done++]), now);
   }
   void end(std::size_t i) {
     store->end_put(puts[i].put);
@@ -459,7 +459,7 @@ class EventRandomTest : public EventTest, public testing::WithParamInterface<int
         const auto plan = store->offer(universe.space, part, {.session = kAlice, .may_lose = below(2) == 0}, now);
         ASSERT_TRUE(plan);
         if (plan->put == PutId{}) break;
-        puts.push_back({plan->put, plan->staged});
+        puts.push_back({plan->put, plan->incoming});
         commit_some(puts.back(), below(3) == 0 ? below(100) : 10'000);
         if (below(3) > 0) end(puts.size() - 1);
         break;
@@ -472,7 +472,7 @@ class EventRandomTest : public EventTest, public testing::WithParamInterface<int
       case 5:
       case 6:  // a read, which may stay under way; what lay on disk comes back
         if (auto prefix = store->pin_prefix(universe.space, part, {.session = kBob, .disk = true}, now)) {
-          if (!prefix->spilled.empty() && prefix->spilled.front().promote) promote(universe, part, *prefix);
+          if (!prefix->on_disk.empty() && prefix->on_disk.front().promote) promote(universe, part, *prefix);
           pinned.push_back(std::move(*prefix));
         }
         [[fallthrough]];
@@ -503,8 +503,8 @@ class EventRandomTest : public EventTest, public testing::WithParamInterface<int
   void promote(const Universe& universe, const std::vector<BlockHash>& part, const PinnedPrefix& prefix) {
     const std::size_t in_memory = prefix.blocks.size();
     const auto plan =
-        store->offer(universe.space, first(part, in_memory + prefix.spilled.size()), {.session = kBob}, now).value();
-    for (const auto& block : plan.staged) {
+        store->offer(universe.space, first(part, in_memory + prefix.on_disk.size()), {.session = kBob}, now).value();
+    for (const auto& block : plan.incoming) {
       if (store->commit(plan.put, fill(block), now) == PutDesk::CommitStatus::kRefused) break;
     }
     if (plan.put != PutId{}) store->end_put(plan.put);
@@ -521,7 +521,7 @@ class EventRandomTest : public EventTest, public testing::WithParamInterface<int
     const auto hashes = some_of_set();
     const std::vector<std::uint32_t> lengths(hashes.size(), 4096);
     const auto plan = store->offer_set(set->space, hashes, {.session = kAlice, .lengths = lengths}, now).value();
-    for (const auto& block : plan.staged) store->commit(plan.put, fill(block), now);
+    for (const auto& block : plan.incoming) store->commit(plan.put, fill(block), now);
     if (plan.put != PutId{}) store->end_put(plan.put);
   }
   void compare() {

@@ -87,14 +87,14 @@ class CacheRun : public StoreFixture {
     const std::size_t hits = match(space_, hashes_);
     const auto plan = store->offer(space_, hashes_, {}, now).value();
     EXPECT_EQ(plan.stored_count, hits);
-    std::size_t staged = plan.staged.size();
-    for (bool again = plan.again; again;) {  // a long chain is staged in several calls, each of bounded work
+    std::size_t incoming = plan.incoming.size();
+    for (bool again = plan.again; again;) {  // a long chain takes its slots in several calls, each of bounded work
       const auto more = store->offer_more(plan.put, now).value();
-      staged += more.staged.size();
+      incoming += more.incoming.size();
       again = more.again;
     }
     const std::uint64_t sum[] = {0};
-    for (std::size_t i = 0; i < staged; ++i) store->commit(plan.put, sum, now);
+    for (std::size_t i = 0; i < incoming; ++i) store->commit(plan.put, sum, now);
     if (plan.put != PutId{}) store->end_put(plan.put);
     return hits;
   }
@@ -177,7 +177,7 @@ class MixedSizesTest : public StoreFixture {
     auto plan = store->offer(space, hashes, {}, now).value();
     const PutId id = plan.put;
     for (;;) {
-      for (const auto& block : plan.staged)
+      for (const auto& block : plan.incoming)
         store->commit(id, std::vector<std::uint64_t>(stripe_count(block.bytes.size())), now);
       if (!plan.again) break;
       plan = store->offer_more(id, now).value();
@@ -258,18 +258,18 @@ TEST_F(MixedSizesTest, SlabsAboveALeasedBlockAreLeft) {
   EXPECT_EQ(match(small, chain(0, 32)), 0u);
 }
 
-TEST_F(MixedSizesTest, SlabsWithStagedRetainedOrMovingBlocksAreLeft) {
+TEST_F(MixedSizesTest, SlabsWithIncomingRetainedOrMovingBlocksAreLeft) {
   create(4 * 64 * kKiB, 64 * kKiB);
   const SpaceId small = open(4 * kKiB, "small"), large = open(64 * kKiB, "large");
   put(small, chain(0, 16));
   put(small, chain(1, 16));
   ASSERT_TRUE(store->retain(small, chain(0, 1)));
   const auto pinned = store->pin_prefix(small, chain(1, 1), {.session = kAlice}, now).value();
-  const auto staged = store->offer(small, chain(2, 1), {}, now).value();
+  const auto incoming = store->offer(small, chain(2, 1), {}, now).value();
   EXPECT_EQ(put(large, chain(100, 2)).stored, 1u);
   EXPECT_EQ(match(small, chain(0, 16)), 16u);
   EXPECT_EQ(match(small, chain(1, 16)), 16u);
-  store->end_put(staged.put);
+  store->end_put(incoming.put);
   EXPECT_EQ(put(large, chain(101, 2)).stored, 2u);
   EXPECT_EQ(match(small, chain(1, 16)), 16u);
   store->unpin(pinned);
@@ -392,7 +392,7 @@ TEST_F(MixedSizesTest, ASlabOfTinyBlocksThatIsNearlyEmptyIsClearedInTheEnd) {
   std::size_t stored = 0;
   for (int calls = 0; stored < 4; ++calls) {
     ASSERT_LT(calls, 1000) << "it begins anew with each call";
-    for (const auto& block : plan.staged) {
+    for (const auto& block : plan.incoming) {
       store->commit(plan.put, std::vector<std::uint64_t>(stripe_count(block.bytes.size())), now);
       ++stored;
     }

@@ -29,13 +29,13 @@ class GroupTest : public StoreFixture {
     const std::vector<std::uint32_t> lengths(hashes.size(), kLength);
     return store->offer_set(set, hashes, {.session = session, .lengths = lengths, .group_counts = groups}, now).value();
   }
-  /// Fills the next group of what was staged, from `at` on, and commits it.
+  /// Fills the next group of what is incoming, from `at` on, and commits it.
   std::vector<Status> commit_group(const OfferPlan& plan, std::size_t& at) {
     std::vector<std::uint64_t> sums;
     for (bool is_over = false; !is_over; ++at) {
-      const auto own = fill(plan.staged[at]);
+      const auto own = fill(plan.incoming[at]);
       sums.insert(sums.end(), own.begin(), own.end());
-      is_over = plan.staged[at].completes_group;
+      is_over = plan.incoming[at].completes_group;
     }
     now += Duration(1000);
     return store->commit_group(plan.put, sums, now);
@@ -43,7 +43,7 @@ class GroupTest : public StoreFixture {
   /// All of it; whether each block was stored by this.
   void put_groups(std::span<const BlockHash> hashes, const GroupCounts& groups) {
     const auto plan = offer(hashes, groups);
-    for (std::size_t at = 0; at < plan.staged.size();)
+    for (std::size_t at = 0; at < plan.incoming.size();)
       for (const Status status : commit_group(plan, at)) EXPECT_EQ(status, Status::kStored);
     if (plan.put != PutId{}) store->end_put(plan.put);
   }
@@ -103,7 +103,7 @@ TEST_F(GroupTest, NobodySeesAGroupBeforeItsLastBlockIsCommitted) {
   create_slots(16);
   const auto hashes = chain(1, 5);
   const auto plan = offer(hashes, {3, 2});
-  ASSERT_EQ(plan.staged.size(), 5u);
+  ASSERT_EQ(plan.incoming.size(), 5u);
   EXPECT_EQ(held(hashes), ".....");
   std::size_t at = 0;
   EXPECT_EQ(commit_group(plan, at), std::vector(3, Status::kStored));
@@ -112,7 +112,7 @@ TEST_F(GroupTest, NobodySeesAGroupBeforeItsLastBlockIsCommitted) {
   store->end_put(plan.put);
   store->expire_leases(now);
   EXPECT_EQ(held(hashes), "mmm..");
-  EXPECT_EQ(store->stats().staged_count, 0u);
+  EXPECT_EQ(store->stats().incoming_count, 0u);
 }
 
 TEST_F(GroupTest, WhatIsHereOfAGroupCountsAndStaysUntilThePutIsOver) {
@@ -120,11 +120,11 @@ TEST_F(GroupTest, WhatIsHereOfAGroupCountsAndStaysUntilThePutIsOver) {
   const auto group = chain(1, 3), others = chain(2, 4);
   put_alone(std::span(group).first(2));
   const auto plan = offer(group, {3});
-  ASSERT_EQ(plan.staged.size(), 1u);
+  ASSERT_EQ(plan.incoming.size(), 1u);
   EXPECT_EQ(plan.stored_count, 2u);
   EXPECT_EQ(store->stats().pinned_count, 2u);
   const auto pressed = offer(others, {1, 1, 1, 1}, kBob);  // one slot is free, and nothing may be evicted
-  EXPECT_EQ(pressed.staged.size(), 1u);
+  EXPECT_EQ(pressed.incoming.size(), 1u);
   EXPECT_EQ(pressed.refused_count, 3u);
   std::size_t at = 0;
   EXPECT_EQ(commit_group(plan, at), std::vector(1, Status::kStored));
@@ -155,9 +155,9 @@ TEST_F(GroupTest, AConflictInAGroupLeavesNothingNewBehind) {
   const auto plan = offer(hashes, {3, 2});
   const auto racing = offer(std::span(hashes).subspan(1, 1), {1}, kBob);
   // Other bytes under the second name: they are there first.
-  fill_bytes(racing.staged[0].bytes, 77);
+  fill_bytes(racing.incoming[0].bytes, 77);
   std::vector<std::uint64_t> sums(stripe_count(kLength));
-  block_checksums(racing.staged[0].seed, racing.staged[0].bytes, sums);
+  block_checksums(racing.incoming[0].seed, racing.incoming[0].bytes, sums);
   EXPECT_EQ(store->commit_group(racing.put, sums, now), std::vector(1, Status::kStored));
   store->end_put(racing.put);
   std::size_t at = 0;
@@ -181,24 +181,24 @@ TEST_F(GroupTest, ASecondPutOfAGroupFindsItStoredMeanwhile) {
   EXPECT_EQ(held(hashes, {3}), "mmm");
 }
 
-TEST_F(GroupTest, AGroupThatFindsNoRoomForAllOfItStagesNothing) {
+TEST_F(GroupTest, AGroupThatFindsNoRoomForAllOfItTakesNone) {
   create_slots(4);
   const auto hashes = chain(1, 6);
   const auto kept = chain(2, 1);
   put_alone(kept);
   ASSERT_TRUE(store->retain(set, kept));
   auto plan = offer(hashes, {2, 3, 1});
-  EXPECT_EQ(plan.staged.size(), 2u) << "one slot is left: not enough for three blocks";
+  EXPECT_EQ(plan.incoming.size(), 2u) << "one slot is left: not enough for three blocks";
   EXPECT_EQ(plan.refused_count, 4u);
-  EXPECT_EQ(store->stats().staged_count, 2u) << "another put may have that slot meanwhile";
+  EXPECT_EQ(store->stats().incoming_count, 2u) << "another put may have that slot meanwhile";
   const PutId put = plan.put;
   ASSERT_TRUE(store->unretain(set, kept));
   plan = store->offer_more(put, now).value();
-  EXPECT_TRUE(plan.staged.empty()) << "two";
+  EXPECT_TRUE(plan.incoming.empty()) << "two";
   EXPECT_EQ(plan.refused_count, 4u);
   store->end_put(put);
   store->expire_leases(now);
-  EXPECT_EQ(store->stats().staged_count, 0u);
+  EXPECT_EQ(store->stats().incoming_count, 0u);
   EXPECT_EQ(held(hashes), "......");
 }
 
@@ -312,7 +312,7 @@ TEST_F(GroupTest, AListInPartsIsOnePutOfGroups) {
       << "half of a list in groups";
   options.group_counts = rest;
   const auto plan = store->offer_set(set, std::span(hashes).last(4), options, now).value();
-  ASSERT_EQ(plan.staged.size(), 6u);
+  ASSERT_EQ(plan.incoming.size(), 6u);
   std::size_t at = 0;
   EXPECT_EQ(commit_group(plan, at), std::vector(2, Status::kStored));
   EXPECT_EQ(commit_group(plan, at), std::vector(2, Status::kStored));
@@ -353,7 +353,7 @@ TEST_F(GroupDiskTest, AGroupMayLieInMemoryInPartAndOnDiskInPart) {
   EXPECT_EQ(match->lease_error, Errc{});
   auto pinned = store->pin_set(set, hashes, {.disk = true, .group_counts = groups}, now).value();
   EXPECT_EQ(pinned.pinned.blocks.size(), 1u);
-  EXPECT_EQ(pinned.pinned.spilled.size(), 2u);
+  EXPECT_EQ(pinned.pinned.on_disk.size(), 2u);
   store->unpin(pinned.pinned);
   pinned = store->pin_set(set, hashes, {.disk = false, .group_counts = groups}, now).value();
   EXPECT_TRUE(pinned.pinned.blocks.empty()) << "memory alone has no whole group";

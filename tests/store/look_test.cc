@@ -254,7 +254,7 @@ TEST_F(LookTest, BlocksOfASetAreShownWithTheirLengths) {
   const auto names = chain(1, 3);
   const std::vector<std::uint32_t> lengths = {100, 200, 4096};
   auto plan = store->offer_set(set, names, {.session = kAlice, .lengths = lengths}, now).value();
-  for (const auto& block : plan.staged) store->commit(plan.put, fill(block), now);
+  for (const auto& block : plan.incoming) store->commit(plan.put, fill(block), now);
   store->end_put(plan.put);
   const auto parts = all_of({});
   ASSERT_EQ(parts.size(), 4u);

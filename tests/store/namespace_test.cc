@@ -50,7 +50,7 @@ class NamespaceTest : public StoreFixture {
     return records;
   }
   void load(std::span<const DiskRecord> records) {
-    for (auto loaded = store->load_spilled(records); loaded.again;) loaded = store->load_spilled({});
+    for (auto loaded = store->load_records(records); loaded.again;) loaded = store->load_records({});
   }
   void restart() {
     disk.crash(disk.block_count());

@@ -20,7 +20,7 @@ class PathsTest : public StoreFixture {
   /// Last used so long ago, elsewhere.
   void put_idle(SpaceId space, std::span<const BlockHash> hashes, Duration idle) {
     auto plan = store->offer(space, hashes, {.session = kAlice, .idle = idle}, now).value();
-    for (const auto& block : plan.staged) {
+    for (const auto& block : plan.incoming) {
       EXPECT_EQ(store->commit(plan.put, fill(block), now), PutDesk::CommitStatus::kStored);
     }
     if (plan.put != PutId{}) store->end_put(plan.put);
@@ -91,7 +91,7 @@ TEST_F(PathsTest, ASetHasNoPaths) {
   const auto names = chain(1, 3);
   const std::vector<std::uint32_t> lengths(3, 100);
   auto plan = store->offer_set(set, names, {.session = kAlice, .lengths = lengths}, now).value();
-  for (const auto& block : plan.staged) store->commit(plan.put, fill(block), now);
+  for (const auto& block : plan.incoming) store->commit(plan.put, fill(block), now);
   store->end_put(plan.put);
   EXPECT_TRUE(list().empty());
 }

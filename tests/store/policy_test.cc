@@ -62,16 +62,16 @@ class PolicyTest : public testing::Test {
     run.hits += run.store->match(run.space, hashes, {}, run.now)->memory_block_count;
     run.references += hashes.size();
     auto plan = run.store->offer(run.space, hashes, {}, run.now).value();
-    std::size_t staged = plan.staged.size();
+    std::size_t incoming = plan.incoming.size();
     while (plan.again) {
       const auto more = run.store->offer_more(plan.put, run.now).value();
-      staged += more.staged.size();
+      incoming += more.incoming.size();
       plan.again = more.again;
       plan.refused_count = more.refused_count;
       plan.refused_why = more.refused_why;
     }
     const std::vector<std::uint64_t> sums(1, 0);
-    for (std::size_t i = 0; i < staged; ++i) run.store->commit(plan.put, sums, run.now);
+    for (std::size_t i = 0; i < incoming; ++i) run.store->commit(plan.put, sums, run.now);
     if (plan.put != PutId{}) run.store->end_put(plan.put);
     while (run.store->learn()) {
     }

@@ -42,7 +42,7 @@ class SetTest : public StoreFixture {
     for (const std::uint32_t i : plan.wanted) result[i] = Status::kRefused;
     const PutId id = plan.put;
     for (;;) {
-      for (const auto& block : plan.staged) {
+      for (const auto& block : plan.incoming) {
         EXPECT_EQ(block.bytes.size(), lengths[block.index]);
         result[block.index] = store->commit(id, fill(block), now);
       }
@@ -85,8 +85,8 @@ class SetTest : public StoreFixture {
         disk.load([&](const NamespaceId&,
                       const std::string& record) { store->load_namespace(NamespaceRecord::parse(record).value()); },
                   [&](const DiskRecord& record) { return records.push_back(record), true; }));
-    auto loaded = store->load_spilled(records);
-    while (loaded.again) loaded = store->load_spilled({});
+    auto loaded = store->load_records(records);
+    while (loaded.again) loaded = store->load_records({});
     store->end_load(/*is_whole=*/true);
     ASSERT_EQ(store->check(), "");
   }
@@ -155,9 +155,9 @@ TEST_F(SetTest, OfTwoPutsOfOneNameTheFirstToCommitWins) {
   const auto first = store->offer_set(set, hashes, {.session = kAlice, .lengths = {&one, 1}}, now).value();
   const auto second = store->offer_set(set, hashes, {.session = kBob, .lengths = {&other, 1}}, now).value();
   const auto third = store->offer_set(set, hashes, {.session = kBob, .lengths = {&one, 1}}, now).value();
-  EXPECT_EQ(store->commit(first.put, fill(first.staged[0]), now), Status::kStored);
-  EXPECT_EQ(store->commit(second.put, fill(second.staged[0]), now), Status::kConflict);
-  EXPECT_EQ(store->commit(third.put, fill(third.staged[0]), now), Status::kAlreadyStored);
+  EXPECT_EQ(store->commit(first.put, fill(first.incoming[0]), now), Status::kStored);
+  EXPECT_EQ(store->commit(second.put, fill(second.incoming[0]), now), Status::kConflict);
+  EXPECT_EQ(store->commit(third.put, fill(third.incoming[0]), now), Status::kAlreadyStored);
   for (const PutId put : {first.put, second.put, third.put}) store->end_put(put);
   EXPECT_EQ(match_set(set, hashes).lengths[0], one);
 }
@@ -294,8 +294,8 @@ TEST_F(SetTest, BlocksGoToDiskWithTheirLengthsAndComeBackAfterARestart) {
   const auto match = match_set(again, hashes);
   EXPECT_EQ(match.lengths, lengths);
   const auto pinned = store->pin_set(again, hashes, {.disk = true}, now).value();
-  ASSERT_EQ(pinned.pinned.spilled.size(), 6u);
-  for (const auto& block : pinned.pinned.spilled) {
+  ASSERT_EQ(pinned.pinned.on_disk.size(), 6u);
+  for (const auto& block : pinned.pinned.on_disk) {
     const auto read = read_verified(disk, block.key, block.seed, block.block_bytes);
     ASSERT_TRUE(read);
     EXPECT_EQ(read->bytes.size(), lengths[block.index]);
@@ -356,7 +356,7 @@ TEST_F(SetTest, AListInPartsIsOneOfferOnePromiseAndOneGet) {
   auto plan = store->offer_set(set, first, options, now).value();
   EXPECT_EQ(plan.wanted, (std::vector<std::uint32_t>{0, 1, 2, 3}));
   EXPECT_EQ(plan.stored_count, 1u);
-  EXPECT_TRUE(plan.staged.empty());
+  EXPECT_TRUE(plan.incoming.empty());
   ASSERT_EQ(store->check(), "");
   options = {.session = kBob, .lengths = std::span(lengths).last(4), .put = plan.put, .first = 5};
   EXPECT_EQ(store->offer_set(set, rest, options, now).error(), Errc::kBadRequest) << "another session's";
@@ -366,9 +366,9 @@ TEST_F(SetTest, AListInPartsIsOneOfferOnePromiseAndOneGet) {
   plan = store->offer_set(set, rest, options, now).value();
   EXPECT_EQ(plan.put, put);
   EXPECT_EQ(plan.wanted, (std::vector<std::uint32_t>{5, 6, 7, 8}));
-  ASSERT_EQ(plan.staged.size(), 8u);
+  ASSERT_EQ(plan.incoming.size(), 8u);
   EXPECT_EQ(store->offer_set(set, rest, options, now).error(), Errc::kBadRequest) << "that list has ended";
-  for (const auto& block : plan.staged) {
+  for (const auto& block : plan.incoming) {
     EXPECT_EQ(block.bytes.size(), lengths[block.index]);
     EXPECT_EQ(store->commit(put, fill(block), now), Status::kStored);
   }
@@ -406,13 +406,13 @@ TEST_F(SetTest, WhatNoEvictionMakesRoomForIsTooLargeAndALackOfMemoryIsThat) {
   const auto hashes = chain(1, 300);
   const std::vector<std::uint32_t> lengths(300, 4096);
   auto plan = store->offer_set(set, hashes, {.session = kAlice, .lengths = lengths}, now).value();
-  EXPECT_EQ(plan.staged.size(), 256u);
+  EXPECT_EQ(plan.incoming.size(), 256u);
   EXPECT_EQ(plan.refused_count, 44u);
   EXPECT_EQ(plan.refused_why, Errc::kOutOfMemory) << "until some of it is committed, and evicted";
   store->end_put(plan.put);
   store->expire_leases(now);
   // As many slot sizes as there may be; this one is not among them.
-  for (std::size_t i = 0; i + 1 <= PrefixIndex::kGroupMax; ++i) (void)open(100'000 + 64 * i, "c" + std::to_string(i));
+  for (std::size_t i = 0; i + 1 <= PrefixIndex::kCohortMax; ++i) (void)open(100'000 + 64 * i, "c" + std::to_string(i));
   const std::uint32_t length = 64;
   plan = store->offer_set(set, std::span(hashes).first(1), {.session = kAlice, .lengths = {&length, 1}}, now).value();
   EXPECT_EQ(plan.refused_count, 1u);
@@ -439,7 +439,7 @@ TEST_F(SetTest, ARecordWithAnImpossibleLengthIsNotLoaded) {
   };
   const std::vector<DiskRecord> records = {of(0, 4097, 4097, {}), of(1, 100, 99, {}), of(2, 100, 100, hashes[3]),
                                            of(3, 100, 100, {})};
-  store->load_spilled(records);
+  store->load_records(records);
   store->end_load(true);
   EXPECT_EQ(held(open_set(4096), hashes), "...d");
 }
@@ -462,7 +462,7 @@ class SetModelTest : public SetTest {
     std::size_t which;
     std::vector<BlockHash> hashes;
     std::vector<std::uint32_t> lengths;
-    std::list<StagedBlock> staged;
+    std::list<IncomingBlock> incoming;
     std::vector<std::uint32_t> groups;
   };
 
@@ -526,7 +526,7 @@ class SetModelTest : public SetTest {
     const Move& move = moves.front();
     for (const auto& block : move.set.pinned.blocks)
       ASSERT_TRUE(has_bytes(block.bytes, seed_of(move.space, move.hashes[block.index], block.bytes.size())));
-    for (const auto& block : move.set.pinned.spilled) {
+    for (const auto& block : move.set.pinned.on_disk) {
       auto read = read_verified(disk, block.key, block.seed, block.block_bytes);
       DiskKey key = block.key;
       if (!read) key = store->read_failed(block.id, block.key).moved_to;
@@ -536,8 +536,8 @@ class SetModelTest : public SetTest {
         const PutDesk::SetOfferOptions options{
             .session = kAlice, .lengths = {&block.block_bytes, 1}, .may_lose = may_lose, .promote = true};
         const auto plan = store->offer_set(move.space, {&hash, 1}, options, now).value();
-        if (plan.staged.size() == 1) {
-          std::ranges::copy(read->bytes, plan.staged[0].bytes.begin());
+        if (plan.incoming.size() == 1) {
+          std::ranges::copy(read->bytes, plan.incoming[0].bytes.begin());
           const Status status = store->commit(plan.put, read->checksums, now);
           ASSERT_TRUE(status == Status::kStored || status == Status::kAlreadyStored);
         }
@@ -548,8 +548,8 @@ class SetModelTest : public SetTest {
     moves.pop_front();
   }
   void commit_one(OpenPut& put) {
-    const StagedBlock block = put.staged.front();
-    put.staged.pop_front();
+    const IncomingBlock block = put.incoming.front();
+    put.incoming.pop_front();
     const BlockHash& hash = put.hashes[block.index];
     const auto length = static_cast<std::uint32_t>(block.bytes.size());
     ASSERT_EQ(length, put.lengths[block.index]);
@@ -564,11 +564,11 @@ class SetModelTest : public SetTest {
   }
   void commit_group(OpenPut& put) {
     std::vector<std::uint64_t> sums;
-    std::vector<StagedBlock> blocks;
+    std::vector<IncomingBlock> blocks;
     do {
-      ASSERT_FALSE(put.staged.empty()) << "a part of a group was staged";
-      blocks.push_back(put.staged.front());
-      put.staged.pop_front();
+      ASSERT_FALSE(put.incoming.empty()) << "a part of a group was incoming";
+      blocks.push_back(put.incoming.front());
+      put.incoming.pop_front();
       const auto own = fill(blocks.back());
       sums.insert(sums.end(), own.begin(), own.end());
     } while (!blocks.back().completes_group);
@@ -602,7 +602,7 @@ class SetModelTest : public SetTest {
                            const SetPinning::Options& options) {
     std::vector<bool> is_pinned(alone.size()), is_too_long(alone.size());
     for (const auto& block : set.pinned.blocks) is_pinned[block.index] = true;
-    for (const auto& block : set.pinned.spilled) is_pinned[block.index] = true;
+    for (const auto& block : set.pinned.on_disk) is_pinned[block.index] = true;
     for (const auto& [index, length] : set.too_long) is_too_long[index] = true;
     std::size_t group_count = 0;
     bool is_cut = false;
@@ -663,7 +663,7 @@ class SetModelTest : public SetTest {
           saw(which, hashes[block.index], static_cast<std::uint32_t>(block.bytes.size()));
           ASSERT_LE(block.bytes.size(), rooms[block.index]);
         }
-        for (const auto& block : pinned.pinned.spilled) saw(which, hashes[block.index], block.block_bytes);
+        for (const auto& block : pinned.pinned.on_disk) saw(which, hashes[block.index], block.block_bytes);
         for (const auto& [index, length] : pinned.too_long) {
           saw(which, hashes[index], length);
           ASSERT_GT(length, rooms[index]);
@@ -722,7 +722,7 @@ class SetModelTest : public SetTest {
         if (below(3) > 0 || puts.size() > 3) {
           if (puts.empty()) return;
           OpenPut& put = puts.front();
-          if (!put.staged.empty() && below(10) > 0) return put.groups.empty() ? commit_one(put) : commit_group(put);
+          if (!put.incoming.empty() && below(10) > 0) return put.groups.empty() ? commit_one(put) : commit_group(put);
           store->end_put(put.id);
           return puts.pop_front();
         }
@@ -738,7 +738,7 @@ class SetModelTest : public SetTest {
         ASSERT_EQ(offered.error(), fits_in_arena(which, groups, lengths) ? error_code() : Errc::kTooLarge);
         if (!offered || offered->put == PutId{}) return;
         const OfferPlan& plan = *offered;
-        puts.push_back({plan.put, which, hashes, lengths, {plan.staged.begin(), plan.staged.end()}, groups});
+        puts.push_back({plan.put, which, hashes, lengths, {plan.incoming.begin(), plan.incoming.end()}, groups});
         return;
       }
     }

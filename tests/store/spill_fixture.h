@@ -50,8 +50,8 @@ class SpillTest : public StoreFixture {
   }
   /// Whether there was room.
   bool load(std::span<const DiskRecord> records) {
-    auto loaded = store->load_spilled(records);
-    while (loaded.again) loaded = store->load_spilled({});
+    auto loaded = store->load_records(records);
+    while (loaded.again) loaded = store->load_records({});
     return loaded.has_room;
   }
   void check() {
@@ -117,7 +117,7 @@ class SpillTest : public StoreFixture {
       EXPECT_TRUE(is_right(space, hashes[i], prefix.blocks[i].bytes));
     std::vector<DiskBlock> read;
     std::size_t promoted = 0;
-    for (const SpilledBlock& block : prefix.spilled) {
+    for (const PinnedDiskBlock& block : prefix.on_disk) {
       auto one = disk.read(block.key);
       if (!one) {
         const DiskKey moved = store->read_failed(block.id, block.key).moved_to;
@@ -127,7 +127,7 @@ class SpillTest : public StoreFixture {
         if (one) {
           EXPECT_TRUE(store->read_failed(block.id, block.key).is_forgotten);
         }
-        got.lost = prefix.spilled.size() - got.disk;
+        got.lost = prefix.on_disk.size() - got.disk;
         break;
       }
       EXPECT_TRUE(has_bytes(one->bytes, block.seed));
@@ -143,7 +143,7 @@ class SpillTest : public StoreFixture {
   void promote(SpaceId space, std::span<const BlockHash> hashes, std::size_t first,
                const std::vector<DiskBlock>& read) {
     const auto plan = store->offer(space, hashes, {.session = kAlice}, now).value();
-    for (const auto& block : plan.staged) {
+    for (const auto& block : plan.incoming) {
       const DiskBlock& from = read[block.index - first];
       std::memcpy(block.bytes.data(), from.bytes.data(), from.bytes.size());
       EXPECT_EQ(store->commit(plan.put, from.checksums, now), PutDesk::CommitStatus::kStored);

@@ -181,7 +181,7 @@ TEST_F(SpillTest, AnUnreadableBlockDoesNotKeepItsSegmentForEver) {
   put(space, chain(1, 8));
   spill();
   const auto prefix = store->pin_prefix(space, chain(1, 8), {.session = kAlice, .disk = true}, now).value();
-  (*disk.bytes(prefix.spilled[2].key))[0] ^= std::byte{1};
+  (*disk.bytes(prefix.on_disk[2].key))[0] ^= std::byte{1};
   store->unpin(prefix);
   for (std::uint64_t name = 2; name <= 300; ++name) {
     ASSERT_TRUE(store->touch(space, chain(1, 8), now));  // alive and unread until its segment goes
@@ -212,7 +212,7 @@ TEST_F(SpillTest, ADamagedBlockIsForgottenWithAllBelowIt) {
   put(space, chain(1, 8));
   spill();
   const auto prefix = store->pin_prefix(space, chain(1, 8), {.session = kAlice, .disk = true}, now).value();
-  (*disk.bytes(prefix.spilled[5].key))[17] ^= std::byte{1};
+  (*disk.bytes(prefix.on_disk[5].key))[17] ^= std::byte{1};
   store->unpin(prefix);
   const Got got = get(space, chain(1, 8));
   EXPECT_EQ(got.disk, 5u);
@@ -318,7 +318,7 @@ TEST_F(SpillTest, TwoTiersHitAsOneCacheOfTheSummedCapacityWould) {
     single_hits += pinned.blocks.size();
     single->unpin(pinned);
     auto plan = single->offer(single_space, hashes, {.session = kAlice}, now).value();
-    for (const auto& block : plan.staged) static_cast<void>(single->commit(plan.put, fill(block), now));
+    for (const auto& block : plan.incoming) static_cast<void>(single->commit(plan.put, fill(block), now));
     if (plan.put != PutId{}) single->end_put(plan.put);
   }
   const double rate = static_cast<double>(hits) / static_cast<double>(asked);

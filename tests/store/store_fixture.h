@@ -87,7 +87,7 @@ class StoreFixture : public testing::Test {
     return store->open(make_record(model, block_bytes)).value();
   }
 
-  std::vector<std::uint64_t> fill(const StagedBlock& block) {
+  std::vector<std::uint64_t> fill(const IncomingBlock& block) {
     fill_bytes(block.bytes, block.seed);
     std::vector<std::uint64_t> sums(stripe_count(block.bytes.size()));
     block_checksums(block.seed, block.bytes, sums);
@@ -109,7 +109,7 @@ class StoreFixture : public testing::Test {
     Stored stored{.already = plan.stored_count};
     const PutId id = plan.put;
     for (;;) {
-      for (const auto& block : plan.staged) {
+      for (const auto& block : plan.incoming) {
         EXPECT_EQ(store->commit(id, fill(block), now), PutDesk::CommitStatus::kStored);
         ++stored.stored;
       }

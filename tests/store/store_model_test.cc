@@ -43,7 +43,7 @@ struct ModelPut {
   Node* tail;
   std::vector<BlockHash> hashes;  // of the offered chain
   std::size_t stored_count, committed_count = 0;
-  std::deque<std::pair<StagedBlock, std::uint64_t>> staged;  // with the content written
+  std::deque<std::pair<IncomingBlock, std::uint64_t>> incoming;  // with the content written
 };
 
 class StoreModelTest : public StoreFixture {
@@ -55,7 +55,7 @@ class StoreModelTest : public StoreFixture {
   std::list<ModelMove> moves;
   std::list<ModelPut> puts;
   std::uint64_t use_count = 0, evicted_count = 0;
-  std::size_t staged_count = 0, retained_count = 0;
+  std::size_t incoming_count = 0, retained_count = 0;
   std::vector<LeaseId> stale_leases;
 
   std::vector<Node*> walk(Node* root, std::span<const BlockHash> hashes) {
@@ -91,9 +91,9 @@ class StoreModelTest : public StoreFixture {
     return true;
   }
   bool take_slot() {
-    while (nodes.size() + staged_count >= kSlots)
+    while (nodes.size() + incoming_count >= kSlots)
       if (!evict_one()) return false;
-    ++staged_count;
+    ++incoming_count;
     return true;
   }
   std::size_t drop_below(Node* node) {
@@ -253,7 +253,7 @@ class StoreModelTest : public StoreFixture {
         if (plan.put == PutId{}) break;
         puts.push_back({plan.put, session, root, here.empty() ? root : here.back(), hashes, here.size(), 0, {}});
         if (puts.back().tail != root) ++puts.back().tail->pins;
-        check_staged(puts.back(), plan);
+        check_incoming(puts.back(), plan);
         break;
       }
       case 12:
@@ -262,10 +262,10 @@ class StoreModelTest : public StoreFixture {
       case 15: {
         if (puts.empty()) break;
         const auto it = std::next(puts.begin(), below(puts.size()));
-        if (it->staged.empty()) {
+        if (it->incoming.empty()) {
           if (it->stored_count + it->committed_count < it->hashes.size() && below(2) == 0) {
             expire();
-            check_staged(*it, store->offer_more(it->id, now).value());
+            check_incoming(*it, store->offer_more(it->id, now).value());
           } else {
             end_put(it);
           }
@@ -351,15 +351,15 @@ class StoreModelTest : public StoreFixture {
       ASSERT_EQ(move.pinned.blocks[i].checksums[0], mix(move.nodes[i]->content));
     }
   }
-  void check_staged(ModelPut& put, const OfferPlan& plan) {
-    std::size_t next = put.stored_count + put.committed_count + put.staged.size();
+  void check_incoming(ModelPut& put, const OfferPlan& plan) {
+    std::size_t next = put.stored_count + put.committed_count + put.incoming.size();
     ASSERT_FALSE(plan.again);
-    for (const auto& block : plan.staged) {
+    for (const auto& block : plan.incoming) {
       ASSERT_TRUE(take_slot());
       ASSERT_EQ(block.index, next);
       const std::uint64_t content = mix(hash_prefix(put.hashes[next])) + below(2);  // so that some conflict
       fill_bytes(block.bytes, content);
-      put.staged.emplace_back(block, content);
+      put.incoming.emplace_back(block, content);
       ++next;
     }
     ASSERT_EQ(plan.refused_count, put.hashes.size() - next);
@@ -368,11 +368,11 @@ class StoreModelTest : public StoreFixture {
     }
   }
   void commit(ModelPut& put) {
-    const auto [block, content] = put.staged.front();
-    put.staged.pop_front();
+    const auto [block, content] = put.incoming.front();
+    put.incoming.pop_front();
     ASSERT_TRUE(has_bytes(block.bytes, content));  // nobody else wrote there
     const auto status = store->commit(put.id, std::vector<std::uint64_t>{mix(content)}, now);
-    --staged_count;
+    --incoming_count;
     const BlockHash hash = put.hashes[put.stored_count + put.committed_count++];
     if (!put.tail->is_linked) {
       ASSERT_EQ(status, Status::kRefused);
@@ -401,7 +401,7 @@ class StoreModelTest : public StoreFixture {
     forget_put(it);
   }
   void forget_put(std::list<ModelPut>::iterator it) {
-    staged_count -= it->staged.size();
+    incoming_count -= it->incoming.size();
     if (it->tail != it->root) let_go(it->tail);
     puts.erase(it);
   }
@@ -410,10 +410,10 @@ class StoreModelTest : public StoreFixture {
     ASSERT_EQ(store->check(), "");
     const StoreStats stats = store->stats();
     ASSERT_EQ(stats.evicted_blocks, evicted_count);
-    ASSERT_EQ(stats.staged_count, staged_count);
+    ASSERT_EQ(stats.incoming_count, incoming_count);
     ASSERT_EQ(stats.lease_count, model_leases.size());
     ASSERT_EQ(stats.leased_bytes, leased_bytes(nullptr));
-    ASSERT_EQ(stats.allocated_bytes, (nodes.size() + staged_count) * kModelBlockBytes);
+    ASSERT_EQ(stats.allocated_bytes, (nodes.size() + incoming_count) * kModelBlockBytes);
     ASSERT_EQ(stats.block_count, static_cast<std::size_t>(std::count_if(
                                      nodes.begin(), nodes.end(), [](const auto& node) { return node->is_linked; })));
     ASSERT_EQ(stats.pinned_count, static_cast<std::size_t>(std::count_if(

@@ -21,20 +21,20 @@ TEST(StoreBoundsTest, OneCallEvictsSomeHundredBlocksAndTheNextGoesOn) {
   const auto put = [&](std::uint64_t name) {
     auto plan = store->offer(space, chain(name, 3000), {}, now).value();
     const PutId id = plan.put;
-    std::vector<std::size_t> staged;
+    std::vector<std::size_t> incoming;
     for (;;) {
-      staged.push_back(plan.staged.size());
-      for (std::size_t i = 0; i < plan.staged.size(); ++i) store->commit(id, std::vector<std::uint64_t>{0}, now);
+      incoming.push_back(plan.incoming.size());
+      for (std::size_t i = 0; i < plan.incoming.size(); ++i) store->commit(id, std::vector<std::uint64_t>{0}, now);
       if (!plan.again) break;
       plan = store->offer_more(id, now).value();
     }
     store->end_put(id);
-    return staged;
+    return incoming;
   };
   EXPECT_EQ(put(1).size(), 3000 * Steps::kBlock / Shelf::kStepsPerCall + 1) << "into free memory";
-  const std::vector<std::size_t> staged = put(2);
-  EXPECT_EQ(std::accumulate(staged.begin(), staged.end(), std::size_t{0}), 3000u);
-  EXPECT_GE(staged.size(), 3000 * Steps::kRemoval / Shelf::kStepsMax);
+  const std::vector<std::size_t> incoming = put(2);
+  EXPECT_EQ(std::accumulate(incoming.begin(), incoming.end(), std::size_t{0}), 3000u);
+  EXPECT_GE(incoming.size(), 3000 * Steps::kRemoval / Shelf::kStepsMax);
   EXPECT_LE(store->stats().work_steps_call_max, Shelf::kStepsMax);
   EXPECT_EQ(store->check(), "");
 }
@@ -88,10 +88,10 @@ TEST_F(StoreSlicesTest, APutBelowABlockThatIsBeingDroppedDoesNotBringItBack) {
   put(space, chain(1, 2000));
   const auto hashes = chain(1, 2002);
   const auto plan = store->offer(space, hashes, {.session = kAlice}, now).value();
-  ASSERT_EQ(plan.staged.size(), 2u);
+  ASSERT_EQ(plan.incoming.size(), 2u);
   store->drop(space, chain(1, 1)).value();
   ASSERT_TRUE(store->is_dropping());
-  for (const auto& block : plan.staged) store->commit(plan.put, fill(block), now);
+  for (const auto& block : plan.incoming) store->commit(plan.put, fill(block), now);
   EXPECT_EQ(match(space, hashes), 0u);
   EXPECT_EQ(store->check(), "");
   while (store->is_dropping()) store->drop_more(now);

@@ -56,7 +56,7 @@ TEST_F(StoreTest, APartialMatchNeedsTheSameExtra) {
   const std::vector<std::uint32_t> ids = {1, 2, 3, 4, 9, 9, 9, 5};  // placeholders in the second block
   const auto store_as = [&](SpaceId to, std::vector<ExtraDigest> extras) {
     auto plan = store->offer(to, hashes, {.session = kAlice, .token_ids = ids, .extras = extras}, now).value();
-    for (const auto& block : plan.staged) EXPECT_EQ(store->commit(plan.put, fill(block), now), Status::kStored);
+    for (const auto& block : plan.incoming) EXPECT_EQ(store->commit(plan.put, fill(block), now), Status::kStored);
     store->end_put(plan.put);
   };
   const auto partial = [&](SpaceId of, std::vector<ExtraDigest> extras) {
@@ -87,7 +87,7 @@ TEST_F(StoreTest, WhereHashesAreAnEnginesOwnAPartialMatchNeedsExtras) {
   const std::vector<ExtraDigest> none(1);
   const auto store_as = [&](std::uint64_t name, std::span<const ExtraDigest> extras) {
     auto plan = store->offer(own, chain(name, 1), {.session = kAlice, .token_ids = ids, .extras = extras}, now).value();
-    for (const auto& block : plan.staged) EXPECT_EQ(store->commit(plan.put, fill(block), now), Status::kStored);
+    for (const auto& block : plan.incoming) EXPECT_EQ(store->commit(plan.put, fill(block), now), Status::kStored);
     store->end_put(plan.put);
   };
   const auto partial = [&](std::span<const ExtraDigest> extras) {
@@ -192,7 +192,7 @@ TEST_F(StoreTest, PinningNothingIsAMissAndNoError) {
   EXPECT_TRUE(store->pin_prefix(space, {}, {.session = kAlice}, now)->blocks.empty());
 }
 
-TEST_F(StoreTest, PutNeverFailsWhileSomethingIsUnpinned) {  // PutStaging, invariant 3
+TEST_F(StoreTest, PutNeverFailsWhileSomethingIsUnpinned) {  // PutSlots, invariant 3
   for (std::uint64_t name = 0; name < 100; ++name) {
     const Stored stored = put(space, chain(name, 1 + name % 8));
     EXPECT_EQ(stored.stored, 1 + name % 8);
@@ -329,9 +329,9 @@ TEST_F(StoreTest, EndOfASessionEndsItsLeasesAndPuts) {
   const LeaseId kept = lease(space, chain(1, 2), kBob);
   ASSERT_TRUE(store->offer(space, chain(1, 5), {.session = kAlice}, now));
   const auto bobs = store->offer(space, chain(2, 2), {.session = kBob}, now).value();
-  EXPECT_EQ(store->stats().staged_count, 5u);
+  EXPECT_EQ(store->stats().incoming_count, 5u);
   store->end_session(kAlice);
-  EXPECT_EQ(store->stats().staged_count, 2u);
+  EXPECT_EQ(store->stats().incoming_count, 2u);
   EXPECT_EQ(store->stats().lease_count, 1u);
   EXPECT_EQ(store->check(), "");
   EXPECT_TRUE(store->release(kBob, kept));
@@ -407,7 +407,7 @@ TEST_F(StoreTest, OfferRefusesWhatDoesNotFitTogether) {
   EXPECT_EQ(offer(hashes, {}, {1, 2, 3, 4}), Errc::kBadRequest);
   EXPECT_EQ(offer(hashes, {}, {1, 2, 3, 4, 5, 6, 7, 8, 9}), Errc::kBadRequest);
   EXPECT_EQ(offer(hashes, {}, {1, 2, 3, 4, 5, 6, 7, 8}), Errc{});
-  EXPECT_EQ(store->stats().staged_count, 0u);
+  EXPECT_EQ(store->stats().incoming_count, 0u);
 }
 
 TEST_F(StoreTest, OfferOfAStoredChainNeedsNoPut) {
@@ -415,18 +415,18 @@ TEST_F(StoreTest, OfferOfAStoredChainNeedsNoPut) {
   const auto plan = store->offer(space, chain(1, 3), {}, now).value();
   EXPECT_EQ(plan.put, PutId{});
   EXPECT_EQ(plan.stored_count, 3u);
-  EXPECT_TRUE(plan.staged.empty());
+  EXPECT_TRUE(plan.incoming.empty());
   EXPECT_EQ(store->stats().pinned_count, 0u);
   EXPECT_EQ(store->stats().already_stored_blocks, 3u);
 }
 
-TEST_F(StoreTest, StagedBlocksAreNotFoundBeforeTheirCommit) {
+TEST_F(StoreTest, IncomingBlocksAreNotFoundBeforeTheirCommit) {
   const auto plan = store->offer(space, chain(1, 3), {}, now).value();
-  ASSERT_EQ(plan.staged.size(), 3u);
+  ASSERT_EQ(plan.incoming.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(match(space, chain(1, 3)), i);
-    EXPECT_EQ(plan.staged[i].index, i);
-    EXPECT_EQ(store->commit(plan.put, fill(plan.staged[i]), now), Status::kStored);
+    EXPECT_EQ(plan.incoming[i].index, i);
+    EXPECT_EQ(store->commit(plan.put, fill(plan.incoming[i]), now), Status::kStored);
   }
   store->end_put(plan.put);
   EXPECT_EQ(match(space, chain(1, 3)), 3u);
@@ -434,7 +434,7 @@ TEST_F(StoreTest, StagedBlocksAreNotFoundBeforeTheirCommit) {
 
 TEST_F(StoreTest, EndOfAPutFreesWhatWasNotCommitted) {
   const auto plan = store->offer(space, chain(1, 3), {}, now).value();
-  store->commit(plan.put, fill(plan.staged[0]), now);
+  store->commit(plan.put, fill(plan.incoming[0]), now);
   store->end_put(plan.put);
   EXPECT_EQ(store->stats().allocated_bytes, kStoreBlockBytes);
   EXPECT_EQ(store->stats().pinned_count, 0u);
@@ -443,7 +443,7 @@ TEST_F(StoreTest, EndOfAPutFreesWhatWasNotCommitted) {
 
 TEST_F(StoreTest, CommittedBlocksStayUntilTheirPutEnds) {
   const auto plan = store->offer(space, chain(1, 4), {}, now).value();
-  for (const auto& block : plan.staged) store->commit(plan.put, fill(block), now);
+  for (const auto& block : plan.incoming) store->commit(plan.put, fill(block), now);
   EXPECT_EQ(put(space, chain(2, 8)).stored, 4u);
   EXPECT_EQ(put(space, chain(3, 8)).stored, 4u);
   EXPECT_EQ(match(space, chain(1, 4)), 4u);
@@ -454,11 +454,11 @@ TEST_F(StoreTest, CommittedBlocksStayUntilTheirPutEnds) {
 TEST_F(StoreTest, TwoPutsOfOneChainStoreItOnce) {
   const auto first = store->offer(space, chain(1, 2), {}, now).value();
   const auto second = store->offer(space, chain(1, 3), {}, now).value();
-  EXPECT_EQ(store->commit(first.put, fill(first.staged[0]), now), Status::kStored);
-  EXPECT_EQ(store->commit(second.put, fill(second.staged[0]), now), Status::kAlreadyStored);
-  EXPECT_EQ(store->commit(second.put, fill(second.staged[1]), now), Status::kStored);
-  EXPECT_EQ(store->commit(second.put, fill(second.staged[2]), now), Status::kStored);
-  EXPECT_EQ(store->commit(first.put, fill(first.staged[1]), now), Status::kAlreadyStored);
+  EXPECT_EQ(store->commit(first.put, fill(first.incoming[0]), now), Status::kStored);
+  EXPECT_EQ(store->commit(second.put, fill(second.incoming[0]), now), Status::kAlreadyStored);
+  EXPECT_EQ(store->commit(second.put, fill(second.incoming[1]), now), Status::kStored);
+  EXPECT_EQ(store->commit(second.put, fill(second.incoming[2]), now), Status::kStored);
+  EXPECT_EQ(store->commit(first.put, fill(first.incoming[1]), now), Status::kAlreadyStored);
   EXPECT_EQ(store->check(), "");
   store->end_put(first.put);
   store->end_put(second.put);
@@ -469,9 +469,9 @@ TEST_F(StoreTest, TwoPutsOfOneChainStoreItOnce) {
 TEST_F(StoreTest, OfTwoPutsWithDifferentBytesTheFirstIsKept) {
   const auto first = store->offer(space, chain(1, 1), {}, now).value();
   const auto second = store->offer(space, chain(1, 2), {}, now).value();
-  EXPECT_EQ(store->commit(first.put, fill(first.staged[0]), now), Status::kStored);
+  EXPECT_EQ(store->commit(first.put, fill(first.incoming[0]), now), Status::kStored);
   EXPECT_EQ(store->commit(second.put, std::vector<std::uint64_t>{1}, now), Status::kConflict);
-  EXPECT_EQ(store->commit(second.put, fill(second.staged[1]), now), Status::kStored);
+  EXPECT_EQ(store->commit(second.put, fill(second.incoming[1]), now), Status::kStored);
   store->end_put(first.put);
   store->end_put(second.put);
   EXPECT_EQ(store->stats().put_conflict_blocks, 1u);
@@ -486,10 +486,10 @@ TEST_F(StoreTest, OfTwoPutsWithDifferentBytesTheFirstIsKept) {
 TEST_F(StoreTest, CommitBelowADroppedBlockIsRefused) {
   put(space, chain(1, 2));
   const auto plan = store->offer(space, chain(1, 5), {}, now).value();
-  EXPECT_EQ(store->commit(plan.put, fill(plan.staged[0]), now), Status::kStored);
+  EXPECT_EQ(store->commit(plan.put, fill(plan.incoming[0]), now), Status::kStored);
   EXPECT_EQ(store->drop(space, chain(1, 1)).value(), 3u);
-  EXPECT_EQ(store->commit(plan.put, fill(plan.staged[1]), now), Status::kRefused);
-  EXPECT_EQ(store->commit(plan.put, fill(plan.staged[2]), now), Status::kRefused);
+  EXPECT_EQ(store->commit(plan.put, fill(plan.incoming[1]), now), Status::kRefused);
+  EXPECT_EQ(store->commit(plan.put, fill(plan.incoming[2]), now), Status::kRefused);
   EXPECT_EQ(store->check(), "");
   EXPECT_EQ(store->stats().refused_blocks, 2u);
   EXPECT_EQ(store->stats().allocated_bytes, kStoreBlockBytes);  // the put's pin
@@ -500,32 +500,32 @@ TEST_F(StoreTest, CommitBelowADroppedBlockIsRefused) {
 TEST_F(StoreTest, CommitAtTheRootGoesOnAfterTheNamespaceWasDropped) {
   const auto plan = store->offer(space, chain(1, 2), {}, now).value();
   EXPECT_EQ(store->drop(space, {}).value(), 0u);
-  EXPECT_EQ(store->commit(plan.put, fill(plan.staged[0]), now), Status::kStored);
+  EXPECT_EQ(store->commit(plan.put, fill(plan.incoming[0]), now), Status::kStored);
   store->end_put(plan.put);
 }
 
-TEST_F(StoreTest, RefusedBlocksAreStagedLaterWhenPinsHaveEnded) {
+TEST_F(StoreTest, RefusedBlocksAreTakenLaterWhenPinsHaveEnded) {
   put(space, chain(1, 6));
   const LeaseId held = lease(space, chain(1, 6));
   auto plan = store->offer(space, chain(2, 5), {}, now).value();
-  EXPECT_EQ(plan.staged.size(), 2u);
+  EXPECT_EQ(plan.incoming.size(), 2u);
   EXPECT_EQ(plan.refused_count, 3u);
   EXPECT_FALSE(plan.again);
-  EXPECT_EQ(store->offer_more(plan.put, now)->staged.size(), 0u);
+  EXPECT_EQ(store->offer_more(plan.put, now)->incoming.size(), 0u);
   EXPECT_TRUE(store->release(kAlice, held));
   const auto more = store->offer_more(plan.put, now).value();
-  ASSERT_EQ(more.staged.size(), 3u);
-  EXPECT_EQ(more.staged[0].index, 2u);
+  ASSERT_EQ(more.incoming.size(), 3u);
+  EXPECT_EQ(more.incoming[0].index, 2u);
   EXPECT_EQ(more.refused_count, 0u);
-  for (const auto& block : plan.staged) store->commit(plan.put, fill(block), now);
-  for (const auto& block : more.staged) store->commit(plan.put, fill(block), now);
+  for (const auto& block : plan.incoming) store->commit(plan.put, fill(block), now);
+  for (const auto& block : more.incoming) store->commit(plan.put, fill(block), now);
   store->end_put(plan.put);
   EXPECT_EQ(match(space, chain(2, 5)), 5u);
   EXPECT_EQ(store->stats().refused_blocks, 0u);
   EXPECT_EQ(store->offer_more(plan.put, now).error(), Errc::kBadRequest);
 }
 
-TEST_F(StoreTest, OfferThatCanStageNothingStillHasAPut) {
+TEST_F(StoreTest, OfferThatCanTakeNothingStillHasAPut) {
   put(space, chain(1, 8));
   lease(space, chain(1, 8));
   const auto plan = store->offer(space, chain(2, 1), {}, now).value();
@@ -533,7 +533,7 @@ TEST_F(StoreTest, OfferThatCanStageNothingStillHasAPut) {
   EXPECT_EQ(plan.refused_count, 1u);
   now += 500ms;
   const auto more = store->offer_more(plan.put, now).value();  // the lease has ended
-  ASSERT_EQ(more.staged.size(), 1u);
+  ASSERT_EQ(more.incoming.size(), 1u);
   store->end_put(plan.put);
 }
 

@@ -75,7 +75,7 @@ TEST_F(TenantTest, OneWithinItsGuaranteeLosesNothingToOthers) {
 }
 
 TEST_F(TenantTest, APolicyMayNameNewTenantsWhileAllNumbersAreTaken) {
-  constexpr std::size_t kNumbers = PrefixIndex::kGroupMax + 1;
+  constexpr std::size_t kNumbers = PrefixIndex::kCohortMax + 1;
   create_blocks(kSlots);
   std::vector<TenantLimits> all;
   for (std::size_t i = 0; i < kNumbers; ++i) all.push_back(limits_of("t" + std::to_string(i), 0, 1));
@@ -149,7 +149,7 @@ TEST_F(TenantTest, LeasesPinsAndNamespacesHaveLimits) {
   create_blocks(kSlots);
   TenantLimits limits = limits_of("a", 0);
   limits.lease_count_max = 2;
-  limits.pinned_bytes_max = 3 * kBytes;
+  limits.retained_bytes_max = 3 * kBytes;
   limits.namespace_count_max = 1;
   store->set_tenants({limits});
   const SpaceId a = open_for("a");
@@ -172,7 +172,7 @@ TEST_F(TenantTest, LeasesPinsAndNamespacesHaveLimits) {
   EXPECT_TRUE(store->open(record_of("b", "second")));
   const TenantUsage usage = stats_of("a").usage;
   EXPECT_EQ(usage.lease_refusals, 1u);
-  EXPECT_EQ(usage.pin_refusals, 1u);
+  EXPECT_EQ(usage.retain_refusals, 1u);
   EXPECT_EQ(usage.namespace_refusals, 1u);
 }
 
@@ -294,7 +294,7 @@ class TenantModelTest : public TenantTest {
       const std::uint64_t guaranteed = below(left + 1) / (1 + below(2));
       left -= guaranteed;
       limits[i] = limits_of(kNames[i], guaranteed, below(3) == 0 ? 1000 : guaranteed + below(8));
-      if (below(3) == 0) limits[i].pinned_bytes_max = below(10) * kBytes;
+      if (below(3) == 0) limits[i].retained_bytes_max = below(10) * kBytes;
       given.push_back(limits[i]);
     }
     store->set_tenants(given);
@@ -315,9 +315,9 @@ class TenantModelTest : public TenantTest {
           break;
         }
         const Errc why = take_slot(tenant);
-        ASSERT_EQ(plan.staged.size(), why == Errc{} ? 1u : 0u) << kNames[tenant];
+        ASSERT_EQ(plan.incoming.size(), why == Errc{} ? 1u : 0u) << kNames[tenant];
         if (why == Errc{}) {
-          ASSERT_EQ(store->commit(plan.put, fill(plan.staged[0]), now), Status::kStored);
+          ASSERT_EQ(store->commit(plan.put, fill(plan.incoming[0]), now), Status::kStored);
           blocks[name] = {tenant, ++use_count};
         } else {
           ASSERT_EQ(plan.refused_why, why);
@@ -335,7 +335,7 @@ class TenantModelTest : public TenantTest {
         std::uint64_t pinned = 0;
         for (const auto& [other, block] : blocks) pinned += block.tenant == tenant && block.is_retained ? kBytes : 0;
         const bool is_fresh = known != blocks.end() && !known->second.is_retained;
-        const bool is_over = is_fresh && pinned + kBytes > limits[tenant].pinned_bytes_max;
+        const bool is_over = is_fresh && pinned + kBytes > limits[tenant].retained_bytes_max;
         ASSERT_EQ(store->retain(spaces[tenant], hash).error() == Errc::kOverQuota, is_over);
         if (is_fresh && !is_over) known->second.is_retained = true;
         break;

@@ -244,7 +244,7 @@ TEST_F(FrameReaderTest, LimitsAreCheckedBeforeAnythingFurtherIsRead) {
   EXPECT_EQ(reader.last_header().type, FrameType::kPutData);
 }
 
-TEST_F(FrameReaderTest, ARefusedHeaderStillNamesItsRequestAndAVerbThatExists) {
+TEST_F(FrameReaderTest, ARefusedHeaderStillNamesItsRequestAndATypeThatExists) {
   append_frame(stream.input, 4711, {}, {});
   stream.input[5] = std::byte{200};
   FrameReader reader(stream);

@@ -189,7 +189,7 @@ TEST(FrameTest, EmptyVectorsPassVerificationWhereverTheyLie) {
   }
 }
 
-TEST(FrameTest, EveryVerbHasAName) {
+TEST(FrameTest, EveryTypeHasAName) {
   for (int type = 1; type <= kFrameTypeMax; ++type) {
     EXPECT_STRNE(frame_type_name(static_cast<FrameType>(type)), "unknown") << type;
   }

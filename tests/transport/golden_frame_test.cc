@@ -45,7 +45,7 @@ std::vector<std::byte> from_text(const std::string& text) {
   return bytes;
 }
 
-TEST(GoldenFrameTest, EveryVerbHasARequestAndAnAnswer) {
+TEST(GoldenFrameTest, EveryTypeHasARequestAndAnAnswer) {
   const auto frames = golden_frames();
   for (int type = 1; type <= kFrameTypeMax; ++type) {
     const std::string name = frame_type_name(static_cast<FrameType>(type));

@@ -1,4 +1,4 @@
-// tests/transport/golden_frames.h: one frame of every verb, request and answer; their bytes are golden/NAME.hex.
+// tests/transport/golden_frames.h: one frame of every operation, request and answer; their bytes are golden/NAME.hex.
 // From the first release on those never change: a peer of the version before must read them (docs/compatibility.md).
 #pragma once
 
@@ -36,7 +36,7 @@ struct Frame {
 
 class Frames {
  public:
-  /// `name` begins with the verb and a dot. `build` makes the table, `check` looks at it.
+  /// `name` begins with the operation and a dot. `build` makes the table, `check` looks at it.
   template <class Table, class Build, class Check>
   void add(const std::string& name, std::uint16_t flags, std::uint64_t request_id, Build build, Check check,
            std::string payload = "") {

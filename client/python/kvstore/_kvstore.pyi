@@ -358,14 +358,14 @@ class SetPutResult:
     @property
     def why(self) -> Error | None: ...
 
-class Verb(Enum):
+class Op(Enum):
     MATCH = 3
     GET = 4
     LOAD = 5
     PUT = 6
     TOUCH = 7
-    PIN = 8
-    UNPIN = 9
+    RETAIN = 8
+    UNRETAIN = 9
     DROP = 10
     MATCH_SET = 15
     GET_SET = 16
@@ -404,7 +404,7 @@ class Future(Generic[T]):
 class Caller:
     def call(
         self,
-        verb: Verb,
+        op: Op,
         space: int,
         hashes: Any,
         deadline: float,

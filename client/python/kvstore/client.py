@@ -35,8 +35,8 @@ from ._kvstore import (
     Memory,
     MissReport,
     NamedContext,
+    Op,
     PutResult,
-    Verb,
 )
 from ._reuse import Reuse, reuse_number
 from .errors import BadRequest, Error, NotFound, TimedOut, Unavailable
@@ -537,7 +537,7 @@ class Space(OpenedNamespace):
         "later" than in ten minutes (docs/cache-quality.md).
         """
         return on.call(
-            Verb.MATCH,
+            Op.MATCH,
             self._id,
             hashes,
             self._client._deadline(deadline),
@@ -607,7 +607,7 @@ class Space(OpenedNamespace):
         ``segment_ends`` are byte offsets in a block (layer ranges), the last ``block_bytes``: a future's ``segments`` grow as they land.
         """
         return on.call(
-            Verb.GET,
+            Op.GET,
             self._id,
             hashes,
             self._client._deadline(deadline),
@@ -641,7 +641,7 @@ class Space(OpenedNamespace):
         if block_count_min < 1:
             raise BadRequest(f"block_count_min: {block_count_min} is not 1 or more")
         return on.call(
-            Verb.LOAD,
+            Op.LOAD,
             self._id,
             hashes,
             self._client._deadline(deadline),
@@ -675,7 +675,7 @@ class Space(OpenedNamespace):
         refuse a block that does not match its own.
         """
         return on.call(
-            Verb.PUT,
+            Op.PUT,
             self._id,
             hashes,
             self._client._deadline(deadline),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ._arrays import Buffer, Hashes, Numbers, Seconds
-from ._kvstore import Caller, Future, SetGetResult, SetMatchResult, SetPutResult, Verb
+from ._kvstore import Caller, Future, Op, SetGetResult, SetMatchResult, SetPutResult
 from ._reuse import Reuse, reuse_number
 from .spaces import OpenedNamespace, forms
 
@@ -41,7 +41,7 @@ class SetSpace(OpenedNamespace):
         """Which of the blocks are held, and how long each is. A lease covers only groups wholly in memory."""
         time, hint = self._client._deadline(deadline), reuse_number(reuse)
         return on.call(
-            Verb.MATCH_SET, self._id, hashes, time, groups=groups, wants_lease=lease, prefetch=prefetch, reuse=hint
+            Op.MATCH_SET, self._id, hashes, time, groups=groups, wants_lease=lease, prefetch=prefetch, reuse=hint
         )
 
     def _get(
@@ -61,7 +61,7 @@ class SetSpace(OpenedNamespace):
         A group lands as a whole or counts as missing: ``why_of`` gives the reason for each block, unless it was a plain miss.
         """
         return on.call(
-            Verb.GET_SET,
+            Op.GET_SET,
             self._id,
             hashes,
             self._client._deadline(deadline),
@@ -85,7 +85,7 @@ class SetSpace(OpenedNamespace):
     ) -> Future[SetPutResult]:
         """Stores each block whose name is not held yet, all of ``blocks[i]``; a group becomes visible at once."""
         time, hint = self._client._deadline(deadline), reuse_number(reuse)
-        return on.call(Verb.PUT_SET, self._id, hashes, time, blocks=blocks, rows=rows, groups=groups, reuse=hint)
+        return on.call(Op.PUT_SET, self._id, hashes, time, blocks=blocks, rows=rows, groups=groups, reuse=hint)
 
     match, submit_match = forms(_match)
     get, submit_get = forms(_get)

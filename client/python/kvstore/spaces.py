@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from . import _kvstore
 from ._arrays import Hashes, Seconds
-from ._kvstore import Caller, DropResult, Future, MatchResult, Queue, Verb
+from ._kvstore import Caller, DropResult, Future, MatchResult, Op, Queue
 from .errors import BadRequest
 from .namespaces import Namespace
 
@@ -90,15 +90,15 @@ class OpenedNamespace:
 
     def _touch(self, on: Caller, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
         """Marks the blocks as used: a chain's prefix, or each block of a set. Returns how many, over all nodes."""
-        return on.call(Verb.TOUCH, self._id, hashes, self._client._deadline(deadline))
+        return on.call(Op.TOUCH, self._id, hashes, self._client._deadline(deadline))
 
-    def _pin(self, on: Caller, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
-        """Keeps the blocks from being evicted until :meth:`unpin`. Returns how many."""
-        return on.call(Verb.PIN, self._id, hashes, self._client._deadline(deadline))
+    def _retain(self, on: Caller, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
+        """Keeps the blocks from being evicted until :meth:`unretain`. Returns how many."""
+        return on.call(Op.RETAIN, self._id, hashes, self._client._deadline(deadline))
 
-    def _unpin(self, on: Caller, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
-        """Ends :meth:`pin`. Returns how many."""
-        return on.call(Verb.UNPIN, self._id, hashes, self._client._deadline(deadline))
+    def _unretain(self, on: Caller, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
+        """Ends :meth:`retain`. Returns how many."""
+        return on.call(Op.UNRETAIN, self._id, hashes, self._client._deadline(deadline))
 
     def _drop(
         self, on: Caller, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
@@ -108,11 +108,11 @@ class OpenedNamespace:
         # An empty list means the whole namespace; that must not happen because a prompt was short.
         if (len(given) == 0) != everything:
             raise BadRequest("hashes: name some, or everything=True for the whole namespace")
-        return on.call(Verb.DROP, self._id, given, self._client._deadline(deadline))
+        return on.call(Op.DROP, self._id, given, self._client._deadline(deadline))
 
     touch, submit_touch = forms(_touch)
-    pin, submit_pin = forms(_pin)
-    unpin, submit_unpin = forms(_unpin)
+    retain, submit_retain = forms(_retain)
+    unretain, submit_unretain = forms(_unretain)
     drop, submit_drop = forms(_drop)
 
     def release(self, lease: Lease | int) -> None:

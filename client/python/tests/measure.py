@@ -76,10 +76,10 @@ def c_calls(
 
     done = (ctypes.c_uint64 * 22)()  # kvs_completion
 
-    def request(verb: int, space: int = 0, **words: int) -> Callable[[], int]:
+    def request(op: int, space: int = 0, **words: int) -> Callable[[], int]:
         """kvs_run of a kvs_request; a word is named by its place in the struct. Returns block_count."""
         made = (ctypes.c_uint64 * 26)()
-        made[0], made[1], made[2], made[3] = 26 * 8, verb, space, 10**7
+        made[0], made[1], made[2], made[3] = 26 * 8, op, space, 10**7
         for index, value in words.items():
             made[int(index[1:])] = value
         size = ctypes.c_size_t(ctypes.sizeof(done))
@@ -186,10 +186,10 @@ def measure_submit(given: argparse.Namespace, endpoint: str) -> None:
             json.loads(subprocess.run(arguments, capture_output=True, check=True).stdout) for _ in range(given.rounds)
         ]
         assert all(each["missing_blocks"] == 0 for each in runs)
-        for verb in ("get", "match"):
-            p50, p99 = ([each[f"submit_{verb}"][name] for each in runs] for name in ("p50_us", "p99_us"))
+        for op in ("get", "match"):
+            p50, p99 = ([each[f"submit_{op}"][name] for each in runs] for name in ("p50_us", "p99_us"))
             print(
-                f"| submit a {verb}, {transport}, p99 (p50 {statistics.median(p50):.3g}) | us |"
+                f"| submit a {op}, {transport}, p99 (p50 {statistics.median(p50):.3g}) | us |"
                 f" {statistics.median(p99):.3g} | | | ({min(p99):.3g}-{max(p99):.3g}) | at most 5 |"
             )
 

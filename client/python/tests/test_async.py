@@ -25,8 +25,8 @@ def test_a_future_has_the_result(space):
     futures = [space.submit_match(hashes), space.submit_get(hashes, got), space.submit_touch(hashes)]
     assert len(kvstore.wait(futures)) == 3
     assert [futures[0].result().block_count, futures[1].result().block_count, futures[2].result()] == [4, 4, 4]
-    assert space.submit_pin(hashes).result() == 4
-    assert space.submit_unpin(hashes).result() == 4
+    assert space.submit_retain(hashes).result() == 4
+    assert space.submit_unretain(hashes).result() == 4
     assert space.submit_drop(hashes).result().block_count == 1
 
 

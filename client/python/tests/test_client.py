@@ -140,8 +140,8 @@ def test_retention_calls(space):
     hashes = space.hash_chain(tokens(16 * 4))
     space.put(hashes, pattern(4))
     assert space.touch(hashes) == 4
-    assert space.pin(hashes) == 4
-    assert space.unpin(hashes) == 4
+    assert space.retain(hashes) == 4
+    assert space.unretain(hashes) == 4
     assert space.drop(hashes).block_count == 1
     assert space.match(hashes).block_count == 3
     with pytest.raises(kvstore.BadRequest, match="everything"):

@@ -143,7 +143,7 @@ def test_one_goes_as_a_file_to_another_node(client, space, tmp_path):
 
 
 def test_over_a_restart_it_is_there_and_warm(tmp_path):
-    node = Node("--spill-path", str(tmp_path / "spill"), "--spill-capacity", "256MiB", capacity="64MiB")
+    node = Node("--disk-path", str(tmp_path / "disk"), "--disk-capacity", "256MiB", capacity="64MiB")
     try:
         name = namespace()
         blocks = pattern(8)

@@ -130,7 +130,7 @@ def test_after_a_restart_or_too_many_changes_there_is_a_gap(tell):
 
 
 def test_what_lies_on_disk_is_told_as_such(tell, tmp_path):
-    options = ("--spill-path", str(tmp_path / "disk"), "--spill-capacity", "64MiB", "--spill-chance-min", "0")
+    options = ("--disk-path", str(tmp_path / "disk"), "--disk-capacity", "64MiB", "--spill-chance-min", "0")
     node = tell(*options, capacity="4MiB")
     record = namespace(BLOCK_BYTES)
     with kvstore.Client(node.endpoint, deadline=10) as client, closing(node.source()) as source:

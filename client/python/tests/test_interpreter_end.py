@@ -70,8 +70,8 @@ IN_PYTHON = """
 """
 
 
-def closed(verb: str) -> str:
-    return f"(setattr(errors, 'error_of', stay), client.close(), {verb})"
+def closed(call: str) -> str:
+    return f"(setattr(errors, 'error_of', stay), client.close(), {call})"
 
 
 @pytest.mark.parametrize("thread_count", [1, 12])

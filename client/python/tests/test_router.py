@@ -262,7 +262,7 @@ def test_sglangs_pages_are_found_in_their_parts(service, client):
 
 
 def test_blocks_on_disk_are_told_apart(serve, tmp_path):
-    node = Node("--spill-path", str(tmp_path / "spill"), "--spill-capacity", "1GiB", capacity="4MiB")
+    node = Node("--disk-path", str(tmp_path / "disk"), "--disk-capacity", "1GiB", capacity="4MiB")
     try:
         with kvstore.Client(node.endpoint, deadline=10) as client:
             record, other = engine_record(), engine_record()

@@ -70,8 +70,8 @@ def test_rows_futures_and_retention(store, client):
 
     asyncio.run(main())
     assert store.touch(hashes) == 8
-    assert store.pin(hashes[:3]) == 3
-    assert store.unpin(hashes[:3]) == 3
+    assert store.retain(hashes[:3]) == 3
+    assert store.unretain(hashes[:3]) == 3
     assert store.drop(hashes[2:4]).block_count == 2
     assert store.match(hashes).held.tolist() == [1, 1, 0, 0, 1, 1, 1, 1]
     with pytest.raises(kvstore.BadRequest, match="everything"):
@@ -138,14 +138,14 @@ def test_both_kinds_share_one_class_and_its_submit_forms(store, space):
     space.put(chain, pattern(4))
     store.put(names(4), pattern(4))
     for opened, hashes in ((space, chain), (store, names(4))):
-        assert type(opened).submit_pin is kvstore.spaces.OpenedNamespace.submit_pin
+        assert type(opened).submit_retain is kvstore.spaces.OpenedNamespace.submit_retain
         assert opened.client is space.client
         opened.wait_open()
 
         async def main(opened=opened, hashes=hashes) -> None:
             assert await opened.submit_touch(hashes) == 4
-            assert await opened.submit_pin(hashes) == 4
-            assert await opened.submit_unpin(hashes) == 4
+            assert await opened.submit_retain(hashes) == 4
+            assert await opened.submit_unretain(hashes) == 4
             lease = (await opened.submit_match(hashes, lease=True)).lease
             assert lease
             opened.release(lease)
@@ -175,7 +175,7 @@ def test_without_a_node_what_is_submitted_to_a_set_is_answered_at_once(tmp_path)
             store.submit_put(names(2), into),
         ):
             assert isinstance(future.result(60).why, kvstore.Unavailable)
-        for submit in (store.submit_touch, store.submit_pin, store.submit_unpin, store.submit_drop):
+        for submit in (store.submit_touch, store.submit_retain, store.submit_unretain, store.submit_drop):
             with pytest.raises(kvstore.Unavailable):
                 submit(names(2)).result(60)
 

@@ -13,9 +13,9 @@ namespace kv {
 namespace {
 
 /// Counts a call that did less than it could, with the node's words on the limit, field or connection.
-void count_reason(PromptTotals& totals, const Client& client, const char* verb, const error_code& why) {
+void count_reason(PromptTotals& totals, const Client& client, const char* op, const error_code& why) {
   if (!why) return;
-  std::string reason = std::string(verb) + ": " + describe(why);
+  std::string reason = std::string(op) + ": " + describe(why);
   // A node's last failure may be older than this call, but failures are rare here.
   for (const NodeStatus& node : client.nodes()) {
     if (!node.last_error_text.empty()) reason += " (" + node.name + ": " + node.last_error_text + ")";

@@ -99,14 +99,14 @@ class SubmitBench {
     if (is_measuring_) histogram.record(now() - before);
   }
 
-  kvs_request request(std::uint32_t verb) const {
-    kvs_request made = KVS_REQUEST_INIT(verb);
+  kvs_request request(std::uint32_t op) const {
+    kvs_request made = KVS_REQUEST_INIT(op);
     made.deadline_us = deadline_us_;
-    if (verb != KVS_VERB_OPEN && verb != KVS_VERB_LEND) made.space = space_;
+    if (op != KVS_OP_OPEN && op != KVS_OP_LEND) made.space = space_;
     return made;
   }
-  kvs_request of_blocks(std::uint32_t verb, const kvs_hash* hashes, std::size_t count, void* const* blocks) const {
-    kvs_request made = request(verb);
+  kvs_request of_blocks(std::uint32_t op, const kvs_hash* hashes, std::size_t count, void* const* blocks) const {
+    kvs_request made = request(op);
     made.hashes = hashes;
     made.count = count;
     made.blocks = blocks;
@@ -147,10 +147,10 @@ class SubmitBench {
     const std::string record =
         "model=kvstore-bench-submit\nblock_size=16\nblock_bytes=" + std::to_string(options_.block_bytes) +
         "\nsalt=" + options_.salt + "\n";
-    kvs_request open = request(KVS_VERB_OPEN);
+    kvs_request open = request(KVS_OP_OPEN);
     open.record = record.c_str();
     space_ = run(open, "cannot open a namespace").space;
-    static_cast<void>(run(request(KVS_VERB_WAIT_OPEN), "cannot open a namespace at the node"));
+    static_cast<void>(run(request(KVS_OP_WAIT_OPEN), "cannot open a namespace at the node"));
     kvs_queue_options bounds = KVS_QUEUE_OPTIONS_INIT;
     bounds.calls_max = static_cast<std::uint32_t>(options_.concurrency + 2);  // the probe, and a cancelled one
     // A get counts its blocks and the copies of its lists; the bound must never become the bottleneck.
@@ -168,7 +168,7 @@ class SubmitBench {
       void* lent = nullptr;
       check(kvs_allocate(client_.get(), bytes, &lent), "cannot make memory");
       memory_ = {static_cast<std::byte*>(lent), bytes};
-      kvs_request lend = request(KVS_VERB_LEND);
+      kvs_request lend = request(KVS_OP_LEND);
       lend.memory = lent;
       lend.bytes = bytes;
       if (run(lend, "cannot lend memory").block_count == 0) throw std::runtime_error("no node takes the memory");
@@ -190,7 +190,7 @@ class SubmitBench {
     for (std::size_t c = 0; c < options_.chain_count; ++c) {
       auto& chain = chains_.emplace_back(options_.batch);
       fill_pattern(0xC4A1 + c, std::as_writable_bytes(std::span(chain)));
-      const kvs_request put = of_blocks(KVS_VERB_PUT, chain.data(), options_.batch, addresses_.data());
+      const kvs_request put = of_blocks(KVS_OP_PUT, chain.data(), options_.batch, addresses_.data());
       if (run(put, "cannot fill the working set").refused > 0)
         throw std::runtime_error("cannot fill the working set: the node refused blocks");
     }
@@ -199,7 +199,7 @@ class SubmitBench {
   void submit_get(std::size_t place) {
     const auto& chain = chains_[next_chain_++ % chains_.size()];
     void* const* const to = addresses_.data() + place * options_.batch;
-    kvs_request get = of_blocks(KVS_VERB_GET, chain.data(), options_.batch, to);
+    kvs_request get = of_blocks(KVS_OP_GET, chain.data(), options_.batch, to);
     get.tag = place;
     const TimePoint before = now();
     check(kvs_submit(queue_.get(), &get, nullptr), "submit a get");
@@ -207,7 +207,7 @@ class SubmitBench {
   }
 
   void probe() {
-    kvs_request match = of_blocks(KVS_VERB_MATCH, probe_hashes_.data(), kProbeHashes, nullptr);
+    kvs_request match = of_blocks(KVS_OP_MATCH, probe_hashes_.data(), kProbeHashes, nullptr);
     match.tag = kProbe;
     kvs_call call = 0;
     const TimePoint before = now();

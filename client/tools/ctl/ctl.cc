@@ -12,14 +12,14 @@
 
 namespace kv {
 
-void confirm(const std::string& verb, const std::string& what, bool is_sure) {
+void confirm(const std::string& command, const std::string& what, bool is_sure) {
   if (is_sure) return;
   if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDERR_FILENO) == 0)
-    throw CLI::ValidationError(verb, "this would " + what + ", which cannot be taken back: say --yes");
+    throw CLI::ValidationError(command, "this would " + what + ", which cannot be taken back: say --yes");
   std::cerr << "This will " << what << ", which cannot be taken back. Go on? [y/N] " << std::flush;
   std::string answer;
   std::getline(std::cin, answer);
-  if (answer != "y" && answer != "Y" && answer != "yes") throw ToolFailed(verb + ": nothing was done");
+  if (answer != "y" && answer != "Y" && answer != "yes") throw ToolFailed(command + ": nothing was done");
 }
 
 void add_sure_flag(CLI::App& command, bool& is_sure) {
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "kvstorectl " KV_VERSION);
   app.get_formatter()->column_width(34);
   app.footer(
-      "Which nodes: --endpoint of a verb, else the environment variable KVSTORE_ENDPOINTS (separated by commas), else\n"
+      "Which nodes: --endpoint, else the environment variable KVSTORE_ENDPOINTS (separated by commas), else\n"
       "unix:///run/kvstore/kvstore.sock if it is there, else tcp://127.0.0.1:7400.\n\n"
       "Examples:\n"
       "  kvstorectl doctor                                is everything all right?\n"
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
   kv::add_doctor_command(app);
   kv::add_size_command(app);
   kv::add_config_commands(app);
-  kv::add_spill_command(app);
+  kv::add_disk_command(app);
   kv::add_support_command(app);
   return kv::run_tool("kvstorectl", app, argc, argv);
 }

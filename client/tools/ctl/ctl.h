@@ -6,7 +6,7 @@
 //   ctl_curve.cc      curve
 //   ctl_tenants.cc    tenants
 //   ctl_erase.cc      erase
-//   ctl_blocks.cc     match, why, pin, unpin, drop; ctl_chain.h: how a person names a chain
+//   ctl_blocks.cc     match, why, retain, unretain, drop; ctl_chain.h: how a person names a chain
 //   ctl_contexts.cc   contexts create, list, show, extend, warm, delete; ctl_context_archive.cc: export, import
 //   ctl_slowlog.cc    slowlog
 //   ctl_ping.cc       ping
@@ -14,7 +14,7 @@
 //   ctl_doctor.cc     doctor; doctor/doctor.h lists its files
 //   ctl_size.cc       size; client/models/model_config.h reads a model's cache, generation_report.h has --new-tokens
 //   ctl_config.cc     config list, config get, config set; admin_http.h asks the admin server
-//   ctl_spill.cc      spill: hands over to kvstore-node
+//   ctl_disk.cc       disk: hands over to kvstore-node
 //   ctl_support.cc    support-bundle: asks the other commands
 #pragma once
 
@@ -43,7 +43,7 @@ void add_cluster_hot_command(CLI::App& cluster);
 void add_doctor_command(CLI::App& app);
 void add_size_command(CLI::App& app);
 void add_config_commands(CLI::App& app);
-void add_spill_command(CLI::App& app);
+void add_disk_command(CLI::App& app);
 void add_support_command(CLI::App& app);
 void add_slowlog_command(CLI::App& app);
 void add_tenants_command(CLI::App& app);
@@ -58,7 +58,7 @@ struct ToolFailed : std::runtime_error {
 
 /// Asks before an irreversible act, such as "drop all blocks of m". `is_sure`: --yes was given. Otherwise a person at a
 /// terminal is asked; without a terminal the command line is wrong.
-void confirm(const std::string& verb, const std::string& what, bool is_sure);
+void confirm(const std::string& command, const std::string& what, bool is_sure);
 void add_sure_flag(CLI::App& command, bool& is_sure);
 
 struct CtlOptions {

@@ -1,4 +1,4 @@
-// kvstorectl match, why, pin, unpin and drop: one request about one chain, named by a person.
+// kvstorectl match, why, retain, unretain and drop: one request about one chain, named by a person.
 #include <iostream>
 #include <numeric>
 #include <set>
@@ -80,7 +80,7 @@ std::vector<std::string> look_elsewhere(ToolClient& client, const BlockOptions& 
 
 void run_why(const BlockOptions& options) {
   if (options.record_file.empty() == options.space.empty())
-    throw CLI::ValidationError("why", "name the namespace with --space or --record");
+    throw CLI::ValidationError("why", "name the namespace with --namespace or --record");
   std::vector<BlockHash> hashes = parse_hashes(options);
   if (hashes.empty() == options.token_file.empty())
     throw CLI::ValidationError("why", "give the hashes of a chain, first block first, or --tokens");
@@ -145,7 +145,7 @@ std::string match_blocks(ToolClient& client, const ConnectionOptions& node, Spac
 void run_command(const std::string& name, BlockOptions options) {
   if (name == "why") return run_why(options);
   if (options.record_file.empty() == options.space.empty()) {
-    throw CLI::ValidationError(name, "name the namespace with --space or --record");
+    throw CLI::ValidationError(name, "name the namespace with --namespace or --record");
   }
   const std::vector<BlockHash> hashes = parse_hashes(options);
   // To the node an empty chain means the whole namespace. An empty hash file must not drop it, so --all is required.
@@ -164,7 +164,7 @@ void run_command(const std::string& name, BlockOptions options) {
   // Only now, with a complete record: opening creates the namespace on a node without it.
   const auto space = answer_of(client.open(record, options.node.deadline), "cannot open the namespace");
 
-  nlohmann::json document = {{"verb", name}, {"namespace", to_hex(record.id().bytes)}, {"hashes", hashes.size()}};
+  nlohmann::json document = {{"op", name}, {"namespace", to_hex(record.id().bytes)}, {"hashes", hashes.size()}};
   std::string sentence;
   error_code why;
   if (name == "match") {
@@ -180,11 +180,11 @@ void run_command(const std::string& name, BlockOptions options) {
           "again once `kvstorectl status` says that the disk works";
   } else {
     const auto deadline = options.node.deadline;
-    const auto count = answer_of(
-        client.run(name == "pin" ? client->retain(space, hashes, deadline) : client->unretain(space, hashes, deadline)),
-        name);
+    const auto count = answer_of(client.run(name == "retain" ? client->retain(space, hashes, deadline)
+                                                             : client->unretain(space, hashes, deadline)),
+                                 name);
     document["blocks"] = count;
-    sentence = format_count(count) + " blocks " + name + "ned";
+    sentence = format_count(count) + " blocks " + name + "ed";
   }
   if (why) document["why"] = describe(why);
   print_answer(options.json, document,
@@ -215,21 +215,22 @@ void add_command(CLI::App& app, const std::string& name, const std::string& abou
 
 void add_block_commands(CLI::App& app) {
   add_command(app, "match", "How many leading blocks of a chain are there, or how many blocks of a set",
-              "Example:\n  kvstorectl match --space my-model --hashes chain.txt\n");
+              "Example:\n  kvstorectl match --namespace my-model --hashes chain.txt\n");
   add_command(app, "why", "Why not more of a chain is there: what the nodes remember of the first block that is missed",
               "Nothing counts as used by the question. docs/operating.md: \"Why nothing hits\".\n\nExamples:\n"
-              "  kvstorectl why --space my-model --hashes chain.txt\n"
+              "  kvstorectl why --namespace my-model --hashes chain.txt\n"
               "  kvstorectl why --record record.txt --tokens prompt.txt\n");
-  add_command(
-      app, "pin", "Keep the longest cached prefix of a chain until it is unpinned or dropped",
-      "At most half of a node can be pinned.\n\nExample:\n  kvstorectl pin --space 3fa9 --hashes system-prompt.txt\n");
-  add_command(app, "unpin", "Let a pinned prefix be evicted again",
-              "Example:\n  kvstorectl unpin --space 3fa9 --hashes system-prompt.txt\n");
+  add_command(app, "retain", "Keep the longest cached prefix of a chain until it is unretained or dropped",
+              "At most half of a node can be retained.\n\nExample:\n  kvstorectl retain --namespace 3fa9 --hashes "
+              "system-prompt.txt\n");
+  add_command(app, "unretain", "Let a retained prefix be evicted again",
+              "Example:\n  kvstorectl unretain --namespace 3fa9 --hashes system-prompt.txt\n");
   add_command(
       app, "drop",
       "Forget the last block of a chain and all blocks below it, each named block of a set, or a whole namespace",
       "The drop holds after a restart too, or the answer says that it does not (until_restart in --json).\n\n"
-      "Examples:\n  kvstorectl drop --space 3fa9 --hashes chain.txt\n  kvstorectl drop --space 3fa9 --all --yes\n");
+      "Examples:\n  kvstorectl drop --namespace 3fa9 --hashes chain.txt\n  kvstorectl drop --namespace 3fa9 --all "
+      "--yes\n");
 }
 
 }  // namespace kv

@@ -27,8 +27,8 @@ NamespaceRecord parse_record(const std::string& text, const std::string& origin)
 
 }  // namespace
 
-/// The namespace of --record or --space. Only a whole record opens a namespace; --space (the beginning of its id, or
-/// its model) selects among the nodes' records. Two candidates are an error, since drop may follow.
+/// The namespace of --record or --namespace. Only a whole record opens a namespace; --namespace (the beginning of its
+/// id, or its model) selects among the nodes' records. Two candidates are an error, since drop may follow.
 NamespaceRecord find_record(ToolClient& client, const ConnectionOptions& node, const ChainOptions& options) {
   if (!options.record_file.empty()) return parse_record(read_text(options.record_file), options.record_file);
   const auto stats = answer_of(ask_stats(client, node.deadline));
@@ -91,7 +91,7 @@ std::vector<BlockHash> chain_of(const NamespaceRecord& record, const ChainOption
 }
 
 void add_chain_options(CLI::App& command, ChainOptions& options) {
-  command.add_option("--space", options.space, "Namespace: the beginning of its id, or its model")->type_name("ID");
+  command.add_option("--namespace", options.space, "Namespace: the beginning of its id, or its model")->type_name("ID");
   command.add_option("--record", options.record_file, "Namespace: a file with its record; - reads it from stdin")
       ->type_name("FILE");
   command.add_option("--hashes", options.hash_file, "A file of block hashes in chain order; - reads them from stdin")

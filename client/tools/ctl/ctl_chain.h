@@ -18,7 +18,7 @@ struct ChainOptions {
   std::string token_file;
 };
 
-/// --space, --record, --hashes and hashes as words.
+/// --namespace, --record, --hashes and hashes as words.
 void add_chain_options(CLI::App& command, ChainOptions& options);
 // These throw messages for main(): an unreadable file, a word that is not a hash, an unknown namespace.
 NamespaceRecord find_record(ToolClient& client, const ConnectionOptions& node, const ChainOptions& options);

@@ -103,13 +103,14 @@ void run_set(const ConfigOptions& options) {
 }
 
 template <class Run>
-std::pair<CLI::App*, ConfigOptions*> add_verb(CLI::App& config, const char* name, const char* about, Run run) {
-  const auto verb = add_ctl_command<ConfigOptions>(config, name, about, run);
-  verb.first->add_option("--admin", verb.second->admin, "The node's admin server: HOST:PORT or https://HOST:PORT")
+std::pair<CLI::App*, ConfigOptions*> add_config_command(CLI::App& config, const char* name, const char* about,
+                                                        Run run) {
+  const auto command = add_ctl_command<ConfigOptions>(config, name, about, run);
+  command.first->add_option("--admin", command.second->admin, "The node's admin server: HOST:PORT or https://HOST:PORT")
       ->capture_default_str()
       ->type_name("ADDRESS")
       ->envname("KVSTORE_ADMIN_ADDRESS");
-  return verb;
+  return command;
 }
 
 }  // namespace
@@ -117,12 +118,12 @@ std::pair<CLI::App*, ConfigOptions*> add_verb(CLI::App& config, const char* name
 void add_config_commands(CLI::App& app) {
   CLI::App* const config = app.add_subcommand("config", "The options of a running node: shown, and changed");
   config->require_subcommand(1);
-  const auto [list, listed] = add_verb(
+  const auto [list, listed] = add_config_command(
       *config, "list", "Each option: its value, where that came from, and whether it can be changed", run_list);
   list->add_flag("--all", listed->all, "Also those that need a restart and have their defaults");
-  const auto [get, got] = add_verb(*config, "get", "The value of one option", run_get);
+  const auto [get, got] = add_config_command(*config, "get", "The value of one option", run_get);
   get->add_option("name", got->name, "Of the option, without dashes")->required();
-  const auto [set, changed] = add_verb(*config, "set", "Changes options while the node serves", run_set);
+  const auto [set, changed] = add_config_command(*config, "set", "Changes options while the node serves", run_set);
   set->add_option("assignment", changed->assignments,
                   "NAME=VALUE, as in the node's TOML file, without quotes; of a list, several")
       ->required()

@@ -47,9 +47,9 @@ nlohmann::json json_of(const ArchivedContext& archived) {
           {"bytes", archived.bytes},   {"signed", archived.is_signed}};
 }
 
-[[noreturn]] void fail(const std::string& verb, const Failure& failure) {
-  if (interrupted != 0) throw ToolFailed("contexts " + verb + ": interrupted");
-  throw ToolFailed("contexts " + verb + ": " + failure.text);
+[[noreturn]] void fail(const std::string& command, const Failure& failure) {
+  if (interrupted != 0) throw ToolFailed("contexts " + command + ": interrupted");
+  throw ToolFailed("contexts " + command + ": " + failure.text);
 }
 
 void run_export(ArchiveCtlOptions options) {
@@ -104,32 +104,33 @@ void run_import(ArchiveCtlOptions options) {
   print_one(imported->context, false);
 }
 
-void add_key_option(CLI::App& verb, ArchiveCtlOptions& options, const char* help) {
-  verb.add_option("--key-file", options.key_file, help)->type_name("FILE")->envname(ArchiveKey::kEnvironment);
+void add_key_option(CLI::App& command, ArchiveCtlOptions& options, const char* help) {
+  command.add_option("--key-file", options.key_file, help)->type_name("FILE")->envname(ArchiveKey::kEnvironment);
 }
 
 }  // namespace
 
 void add_context_archive_commands(CLI::App& contexts) {
-  const auto [out_verb, out] =
+  const auto [export_command, out] =
       add_ctl_command<ArchiveCtlOptions>(contexts, "export", "Write a context with its blocks to a file", run_export);
-  out_verb->add_option("name", out->name, "Of the context")->required();
-  out_verb->add_option("file", out->file, "To be written")->required()->type_name("FILE");
-  out_verb->add_flag("--partial", out->is_partial, "Where blocks are missing: what is there before the first of them");
-  out_verb->add_flag("--force", out->replaces, "Replace a file that is there");
-  add_key_option(*out_verb, *out, "Of the key that signs it: 64 hexadecimal digits");
-  out_verb->footer(
+  export_command->add_option("name", out->name, "Of the context")->required();
+  export_command->add_option("file", out->file, "To be written")->required()->type_name("FILE");
+  export_command->add_flag("--partial", out->is_partial,
+                           "Where blocks are missing: what is there before the first of them");
+  export_command->add_flag("--force", out->replaces, "Replace a file that is there");
+  add_key_option(*export_command, *out, "Of the key that signs it: 64 hexadecimal digits");
+  export_command->footer(
       "The file has the namespace's record, tags, block hashes and blocks, with checksums, and no secret of the "
       "nodes.\nIt is not encrypted: whoever has it has the blocks. --deadline is for each batch of 16 MiB.\n\n"
       "Example:\n  kvstorectl contexts export support-prompt support-prompt.kvctx\n");
-  const auto [in_verb, in] = add_ctl_command<ArchiveCtlOptions>(
+  const auto [import_command, in] = add_ctl_command<ArchiveCtlOptions>(
       contexts, "import", "Put the blocks of such a file, and create the context", run_import);
-  in_verb->add_option("file", in->file, "That export has written")->required()->type_name("FILE");
-  in_verb->add_option("--name", in->name, "Another name than it had")->type_name("NAME");
-  add_keep_options(*in_verb, *in, "as it was");
-  add_key_option(*in_verb, *in, "Of the key that has to have signed it");
-  in_verb->add_flag("--warm", in->warms, "And bring what the disks have of it to memory");
-  in_verb->footer(
+  import_command->add_option("file", in->file, "That export has written")->required()->type_name("FILE");
+  import_command->add_option("--name", in->name, "Another name than it had")->type_name("NAME");
+  add_keep_options(*import_command, *in, "as it was");
+  add_key_option(*import_command, *in, "Of the key that has to have signed it");
+  import_command->add_flag("--warm", in->warms, "And bring what the disks have of it to memory");
+  import_command->footer(
       "The whole file is checked before anything of it goes to a node. Only a signature tells who has made it: "
       "without\n"
       "a key take files from those alone whom you would let write. Without a time it is kept as long as it was to "

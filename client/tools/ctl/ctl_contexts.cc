@@ -52,8 +52,8 @@ ContextTime life_of(const ContextKeepOptions& options) {
 std::string shortfall_of(const NamedContext& context) {
   if (context.kept_blocks == context.wanted_blocks) return "";
   if (context.why == Errc::kNotFound) return "not in memory";
-  if (context.why == Errc::kBusy) return "the node keeps as much as pinned-fraction-max allows";
-  if (context.why == Errc::kOverQuota) return "the tenant keeps as much as its pinned-bytes-max allows";
+  if (context.why == Errc::kBusy) return "the node keeps as much as retained-fraction-max allows";
+  if (context.why == Errc::kOverQuota) return "the tenant keeps as much as its retained-bytes-max allows";
   return context.why ? describe(context.why) : "not told";
 }
 
@@ -145,7 +145,7 @@ namespace {
 
 void run_create(ContextCtlOptions options) {
   if (options.record_file.empty() == options.space.empty())
-    throw CLI::ValidationError("contexts create", "name the namespace with --space or --record");
+    throw CLI::ValidationError("contexts create", "name the namespace with --namespace or --record");
   const bool has_hashes = !options.hash_file.empty() || !options.hashes.empty();
   if (has_hashes == !options.token_file.empty())
     throw CLI::ValidationError("contexts create", "give the hashes of a chain, first block first, or --tokens");
@@ -233,20 +233,21 @@ void run_warm(ContextCtlOptions options) {
   if (options.waits && now.kept_blocks < now.wanted_blocks) throw ToolFailed::said();
 }
 
-/// Adds a verb about one context, or with `has_life` its time to live too.
+/// Adds a command about one context, or with `has_life` its time to live too.
 template <class Run>
-std::pair<CLI::App*, ContextCtlOptions*> add_named_verb(CLI::App& contexts, const std::string& name,
-                                                        const std::string& about, Run run, bool has_life = false) {
-  const auto [verb, options] = add_ctl_command<ContextCtlOptions>(contexts, name, about, run);
-  verb->add_option("name", options->name, "Of the context: 1 to 128 visible ASCII characters")->required();
-  if (has_life) add_keep_options(*verb, *options, name == "extend" ? "as it was" : "5");
-  return {verb, options};
+std::pair<CLI::App*, ContextCtlOptions*> add_named_command(CLI::App& contexts, const std::string& name,
+                                                           const std::string& about, Run run, bool has_life = false) {
+  const auto [command, options] = add_ctl_command<ContextCtlOptions>(contexts, name, about, run);
+  command->add_option("name", options->name, "Of the context: 1 to 128 visible ASCII characters")->required();
+  if (has_life) add_keep_options(*command, *options, name == "extend" ? "as it was" : "5");
+  return {command, options};
 }
 
 }  // namespace
 
-void add_keep_options(CLI::App& verb, ContextKeepOptions& options, const std::string& priority_default) {
-  verb.add_option_function<std::string>(
+void add_keep_options(CLI::App& command, ContextKeepOptions& options, const std::string& priority_default) {
+  command
+      .add_option_function<std::string>(
           "--ttl",
           [&options](const std::string& text) {
             double seconds = 0;
@@ -256,10 +257,11 @@ void add_keep_options(CLI::App& verb, ContextKeepOptions& options, const std::st
           },
           "How long it is kept, from now: 90s, 30min, 12h")
       ->type_name("TIME");
-  verb.add_flag("--sliding", options.is_sliding, "With --ttl: and from each use");
-  verb.add_option("--until", options.until, "Instead of --ttl: a date in UTC, 2026-12-31 or 2026-12-31T23:59:00Z")
+  command.add_flag("--sliding", options.is_sliding, "With --ttl: and from each use");
+  command.add_option("--until", options.until, "Instead of --ttl: a date in UTC, 2026-12-31 or 2026-12-31T23:59:00Z")
       ->type_name("DATE");
-  verb.add_option("--priority", options.priority,
+  command
+      .add_option("--priority", options.priority,
                   "0 to 9: where not all contexts can be kept, the highest are first. Default: " + priority_default)
       ->check(CLI::Range(0, 9))
       ->type_name("NUMBER");
@@ -269,7 +271,7 @@ void add_contexts_commands(CLI::App& app) {
   CLI::App* const contexts =
       app.add_subcommand("contexts", "Prefixes that are kept in memory for a time, each under a name");
   contexts->require_subcommand(1);
-  const auto [create, created] = add_named_verb(
+  const auto [create, created] = add_named_command(
       *contexts, "create", "Keep a prefix under a name; one of that name is replaced", run_create, /*has_life=*/true);
   add_chain_options(*create, *created);
   create->add_option("--tokens", created->token_file, "Instead of hashes: a file of token ids; - reads them from stdin")
@@ -277,24 +279,26 @@ void add_contexts_commands(CLI::App& app) {
   create->add_option("--tag", created->tags, "A word to find it by; several times")->type_name("TEXT");
   create->add_flag("--warm", created->warms, "And bring what the disks have of it to memory");
   create->footer(
-      "What is in memory is kept at once, what comes later when it comes, within pinned-fraction-max and the tenant's\n"
-      "pinned-bytes-max. The answer says how much that is. On a node with a policy it needs the role operator.\n\n"
+      "What is in memory is kept at once, what comes later when it comes, within retained-fraction-max and the "
+      "tenant's\n"
+      "retained-bytes-max. The answer says how much that is. On a node with a policy it needs the role operator.\n\n"
       "Examples:\n"
-      "  kvstorectl contexts create support-prompt --space my-model --tokens prompt.txt --ttl 1h --sliding\n"
-      "  kvstorectl contexts create contract-17 --space 3fa9 --hashes chain.txt --until 2026-12-31 --tag legal\n");
+      "  kvstorectl contexts create support-prompt --namespace my-model --tokens prompt.txt --ttl 1h --sliding\n"
+      "  kvstorectl contexts create contract-17 --namespace 3fa9 --hashes chain.txt --until 2026-12-31 --tag legal\n");
   add_ctl_command<ContextCtlOptions>(*contexts, "list", "All contexts of one's tenant, and what they came to",
                                      run_contexts_list);
-  add_named_verb(*contexts, "show", "One context", run_contexts_list);
-  add_named_verb(*contexts, "extend", "Give a context another time to live, from now on", run_extend, /*has_life=*/true)
+  add_named_command(*contexts, "show", "One context", run_contexts_list);
+  add_named_command(*contexts, "extend", "Give a context another time to live, from now on", run_extend,
+                    /*has_life=*/true)
       .first->footer("Example:\n  kvstorectl contexts extend support-prompt --ttl 2h\n");
-  const auto [warm, warmed] = add_named_verb(
+  const auto [warm, warmed] = add_named_command(
       *contexts, "warm", "Bring what the disks have of a context to memory, in the background", run_warm);
   warm->add_flag("--wait", warmed->waits, "Until it is over. Exit status 1: not all of it is kept then");
   warm->add_flag("--stop", warmed->stops, "Bring no more of it; what has come stays");
   warm->footer(
-      "At most spill-warm-rate bytes a second, and what the bounds on what is kept have room for.\n\n"
+      "At most disk-warm-rate bytes a second, and what the bounds on what is kept have room for.\n\n"
       "Example:\n  kvstorectl contexts warm support-prompt --wait\n");
-  add_named_verb(*contexts, "delete", "End a context; what else keeps its blocks goes on doing so", run_delete);
+  add_named_command(*contexts, "delete", "End a context; what else keeps its blocks goes on doing so", run_delete);
   add_context_archive_commands(*contexts);
 }
 

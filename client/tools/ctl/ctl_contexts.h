@@ -18,7 +18,7 @@ struct ContextKeepOptions {
   std::optional<std::uint8_t> priority;
 };
 /// --ttl, --sliding, --until and --priority, which defaults to `priority_default`.
-void add_keep_options(CLI::App& verb, ContextKeepOptions& options, const std::string& priority_default);
+void add_keep_options(CLI::App& command, ContextKeepOptions& options, const std::string& priority_default);
 /// nullopt: no time was given. Throws messages for main(): two times, an invalid date.
 std::optional<ContextTime> time_of(const ContextKeepOptions& options);
 

@@ -127,15 +127,16 @@ void check_contents(const NodeStats& node, Findings& findings) {
   }
   findings.push_back(finding);
   if (const double refused = stat(node, "refused_blocks"); refused > 0) {
-    findings.push_back(
-        {"refused puts", Verdict::kWarning, format_count(static_cast<std::uint64_t>(refused)) + " blocks since start",
-         "nothing unpinned was left to evict: fewer pins (kvstorectl unpin), shorter leases, or more memory"});
+    findings.push_back({"refused puts", Verdict::kWarning,
+                        format_count(static_cast<std::uint64_t>(refused)) + " blocks since start",
+                        "nothing unpinned was left to evict: fewer retained prefixes (kvstorectl unretain), shorter "
+                        "leases, or more memory"});
   }
   if (const double pinned = stat(node, "pinned_blocks"), blocks = stat(node, "blocks");
       blocks > 0 && pinned > blocks / 2) {
     findings.push_back({"pins", Verdict::kWarning,
                         format_number(100 * pinned / blocks, 0) + " % of the blocks are pinned",
-                        "what is pinned cannot make room: see kvstorectl unpin"});
+                        "what is pinned cannot make room: see kvstorectl unretain"});
   }
 }
 

@@ -41,7 +41,7 @@ void run_slowlog(SlowLogOptions options) {
   const auto logs = answer_of(
       ask_nodes(client, {.path = options.what == "reset" ? "/slowlog/reset" : "/slowlog.json"}, options.node.deadline));
   nlohmann::json document = {{"nodes", nlohmann::json::array()}};
-  TextTable table({"node", "began (UTC)", "verb", "took", "where", "blocks", "bytes", "model", "client"});
+  TextTable table({"node", "began (UTC)", "op", "took", "where", "blocks", "bytes", "model", "client"});
   for (const NodeSaid& node : logs) {
     nlohmann::json entry = {{"name", node.name}, {"requests", nlohmann::json::array()}};
     if (node.error) {
@@ -61,7 +61,7 @@ void run_slowlog(SlowLogOptions options) {
       if (!tenant.empty()) who += ", tenant " + tenant;
       if (trace.size() > 3) who += ", trace " + trace.substr(3, 32);
       table.add({node.name, date_text(number_in(request, "began")),
-                 text_in(request, "verb") + (number_in(request, "failed") != 0 ? " (failed)" : ""),
+                 text_in(request, "op") + (number_in(request, "failed") != 0 ? " (failed)" : ""),
                  format_seconds(number_in(request, "took_seconds")), phases_text(request),
                  count_text(request, "blocks"), bytes_text(request, "bytes"), text_in(request, "model"), who});
     }

@@ -82,7 +82,7 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
     }
     entry["hit_rate"] = node.said.value("hit_rate", nlohmann::json());
     entry["stats"] = values_of(node);
-    for (const char* const part : {"curve", "hot", "pool"})
+    for (const char* const part : {"curve", "hot", "exchange"})
       if (node.said.contains(part)) entry[part] = node.said[part];
     entry["namespace_count"] = rows_in(node.said, "namespaces").size();
     document["nodes"].push_back(entry);
@@ -139,10 +139,10 @@ void print_rdma(const std::vector<NodeStats>& stats) {
 }
 
 /// Sources of learned reuse: one line per node that another one learns from; no table if nodes learn alone.
-void print_pool(const std::vector<NodeStats>& stats) {
+void print_exchange(const std::vector<NodeStats>& stats) {
   TextTable table({"learns", "from", "uses told", "counted", "age"});
   for (const NodeStats& node : stats) {
-    for (const nlohmann::json& from : rows_in(node.said, "pool")) {
+    for (const nlohmann::json& from : rows_in(node.said, "exchange")) {
       table.add({node.name, text_in(from, "name"), count_text(from, "uses"),
                  fraction_cell(number_in(from, "weight"), 1), format_seconds(number_in(from, "age_seconds"))});
     }
@@ -173,7 +173,7 @@ void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeSta
   table.print(std::cout);
   print_disks(stats);
   print_rdma(stats);
-  print_pool(stats);
+  print_exchange(stats);
 }
 
 void run_status(CtlOptions options) {

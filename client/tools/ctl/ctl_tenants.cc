@@ -29,7 +29,7 @@ std::string refused_cell(const nlohmann::json& tenant) {
   constexpr std::pair<const char*, const char*> kRefusals[] = {
       {"tenant_refused_memory_blocks", "blocks (memory)"},
       {"tenant_refused_leases", "leases"},
-      {"tenant_refused_pins", "pins"},
+      {"tenant_refused_retains", "retains"},
       {"tenant_refused_namespaces", "namespaces"},
       {"tenant_refused_requests", "requests (rate)"},
       {"tenant_refused_transfers", "transfers (bytes a second)"},
@@ -45,14 +45,14 @@ void run_tenants(CtlOptions options) {
   ToolClient client(ctl_config(options.node));
   const auto stats = answer_of(ask_stats(client, options.node.deadline));
   nlohmann::json document = {{"tenants", nlohmann::json::array()}, {"silent", nlohmann::json::array()}};
-  TextTable table({"node", "tenant", "memory", "disk", "pinned", "namespaces", "leases", "sessions", "refused"});
+  TextTable table({"node", "tenant", "memory", "disk", "retained", "namespaces", "leases", "sessions", "refused"});
   for (const NodeStats& node : stats) {
     const std::vector<nlohmann::json> tenants = rows_in(node.said, "tenants");
     for (const nlohmann::json& tenant : tenants) {
       const std::string name = text_in(tenant, "name");
       const nlohmann::json values = tenant.value("values", nlohmann::json::object());
       table.add({node.name, name.empty() ? "(none)" : name, bytes_cell(values, "memory"), bytes_cell(values, "disk"),
-                 bytes_cell(values, "pinned"), count_of_cell(values, "namespaces"), count_of_cell(values, "leases"),
+                 bytes_cell(values, "retained"), count_of_cell(values, "namespaces"), count_of_cell(values, "leases"),
                  count_of_cell(values, "sessions"), refused_cell(values)});
       document["tenants"].push_back({{"node", node.name}, {"tenant", name}, {"values", values}});
     }

@@ -8,7 +8,7 @@ namespace kv {
 
 enum class PutId : std::uint64_t {};  ///< Never reused.
 
-struct StagedBlock {
+struct IncomingBlock {
   std::uint32_t index;           ///< In the offered chain or set.
   std::span<std::byte> bytes;    ///< Only the put's owner fills these, without the lock.
   std::uint64_t seed;            ///< checksum_seed of the block.
@@ -18,8 +18,8 @@ struct StagedBlock {
 struct OfferPlan {
   PutId put{};                   ///< 0 when every block is here already. Otherwise end_put must be called.
   std::size_t stored_count = 0;  ///< Leading blocks already here at the offer; for a set, all that are here.
-  /// Wanted now: consecutive in the chain, after the blocks that were here or staged before. For a set: in order.
-  std::vector<StagedBlock> staged;
+  /// Wanted now: consecutive in the chain, after the blocks that were here or incoming before. For a set: in order.
+  std::vector<IncomingBlock> incoming;
   std::vector<std::uint32_t> wanted;  ///< Sets only, and only in the offer: the indices of all absent blocks.
   std::size_t refused_count = 0;      ///< The rest of the chain, refused for now.
   /// Why some are refused. kOutOfMemory passes. kTooLarge is permanent: the number of slot sizes is at its maximum.
@@ -31,7 +31,7 @@ struct OfferPlan {
 };
 
 /// A put under way. Its chain from the first block that was not here at the offer:
-///     | committed | staged        | refused so far |
+///     | committed | incoming      | refused so far |
 ///     0           committed_count  slots.size()     hashes.size()
 struct OpenPut {
   PutId id{};

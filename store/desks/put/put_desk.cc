@@ -72,7 +72,7 @@ Result<OfferPlan> PutDesk::offer(SpaceId space, std::span<const BlockHash> hashe
                                 is_end ? pool.index().usage(put.tail) : Usage{}, pool.last_tick());
   if (chain.known && put.tail != kNoBlock) pool.index().correct(put.tail, put.trait);
   tidy(now, call.steps);
-  staging_.stage(put, plan, options.may_lose, now, call.steps);
+  slots_.take(put, plan, options.may_lose, now, call.steps);
   return plan;
 }
 
@@ -98,7 +98,7 @@ void PutDesk::keep_ids(OpenPut& put, const OfferOptions& options) {
   put.token_ids.assign(options.token_ids.begin() + first * static_cast<std::ptrdiff_t>(block_size),
                        options.token_ids.end());
   if (!options.extras.empty()) put.extras.assign(options.extras.begin() + first, options.extras.end());
-  staging_.count_ids(put);
+  slots_.count_ids(put);
 }
 
 Result<OfferPlan> PutDesk::offer_more(PutId id, TimePoint now, bool may_lose) {
@@ -108,7 +108,7 @@ Result<OfferPlan> PutDesk::offer_more(PutId id, TimePoint now, bool may_lose) {
   if (it == puts_.end()) return Errc::kBadRequest;
   OfferPlan plan{.put = id, .stored_count = it->second.stored_count};
   tidy(now, call.steps);
-  staging_.stage(it->second, plan, may_lose, now, call.steps);
+  slots_.take(it->second, plan, may_lose, now, call.steps);
   return plan;
 }
 
@@ -128,7 +128,7 @@ PutDesk::CommitStatus PutDesk::commit(PutId id, std::span<const std::uint64_t> c
 
   // The chain was dropped from above, so blocks cannot be linked below it; the writer sees this block by block.
   if (put.tail != kNoBlock && !index.is_linked(put.tail)) {
-    pool.unstage(slot);
+    pool.return_slot(slot);
     ++shelf_.counters.refused_blocks;
     return CommitStatus::kRefused;
   }
@@ -143,7 +143,7 @@ PutDesk::CommitStatus PutDesk::commit(PutId id, std::span<const std::uint64_t> c
     const auto token_ids = put.token_ids.empty() ? std::span<const std::uint32_t>{}
                                                  : std::span(put.token_ids).subspan(i * block_size, block_size);
     const ExtraDigest extra = put.extras.empty() ? ExtraDigest{} : put.extras[i];
-    const Usage usage = staging_.first_usage(put, i);
+    const Usage usage = slots_.first_usage(put, i);
     block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids, extra, 0, usage}, tick);
     ++shelf_.counters.stored_blocks;
     ++put.space->traffic.stored_blocks;
@@ -153,7 +153,7 @@ PutDesk::CommitStatus PutDesk::commit(PutId id, std::span<const std::uint64_t> c
     status = std::equal(stored.begin(), stored.end(), checksums.begin()) ? CommitStatus::kAlreadyStored
                                                                          : CommitStatus::kConflict;
     ++(status == CommitStatus::kConflict ? shelf_.counters.put_conflict_blocks : shelf_.counters.already_stored_blocks);
-    pool.unstage(slot);
+    pool.return_slot(slot);
     index.touch(block, tick);
     pool.arena().use(index.slot(block), tick);
   }
@@ -179,7 +179,7 @@ void PutDesk::end(std::map<PutId, OpenPut>::iterator it) {
   OpenPut& put = it->second;
   if (put.tail != kNoBlock) shelf_.pool.unpin(put.tail);
   KV_ASSERT(put.committed_count <= put.slots.size());
-  staging_.end_ids(put);
+  slots_.end_ids(put);
   // A context's keeper tries again.
   const std::size_t refused_count = put.is_admitted ? 0 : put.hashes.size() - put.slots.size();
   // The first refused block stands for those behind it: a match ends there.
@@ -190,7 +190,7 @@ void PutDesk::end(std::map<PutId, OpenPut>::iterator it) {
     shelf_.departed.add(put.space->tree, put.hashes[put.slots.size()], why, shelf_.departed.now());
   }
   put.slots.erase(put.slots.begin(), put.slots.begin() + static_cast<std::ptrdiff_t>(put.committed_count));
-  // Freed by tidy(), some per call: a put may have thousands of slots staged, and as many blocks pinned.
+  // Freed by tidy(), some per call: a put may have thousands of slots taken, and as many blocks pinned.
   Unwanted of_put{.space = put.space, .slots = std::move(put.slots), .pinned = {}};
   const std::size_t unpinned = put.committed_group().pinned_end;
   put.pinned.erase(put.pinned.begin(), put.pinned.begin() + static_cast<std::ptrdiff_t>(unpinned));
@@ -255,7 +255,7 @@ Result<OfferPlan> PutDesk::offer_set(SpaceId set, std::span<const BlockHash> has
   for (std::uint32_t& i : plan.wanted) i += options.first;
   if (options.is_part) return plan;
   tidy(now, call.steps);
-  staging_.stage(put, plan, options.may_lose, now, call.steps);
+  slots_.take(put, plan, options.may_lose, now, call.steps);
   return plan;
 }
 
@@ -310,7 +310,7 @@ void PutDesk::add_wanted(OpenPut& put, const FoundSet& found, std::span<const Bl
       put.on_disk.resize(on_disk_before);
       return;
     }
-    // Pinned, or staging the others might evict it.
+    // Pinned, or taking slots for the others might evict it.
     for (const BlockId block : std::span(put.pinned).subspan(pinned_before)) shelf_.pool.pin(block);
     put.groups.push_back({put.hashes.size(), put.pinned.size(), put.on_disk.size()});
   });
@@ -351,7 +351,7 @@ std::vector<PutDesk::CommitStatus> PutDesk::commit_group(PutId id, std::span<con
   for (std::size_t i = first; i < group.end; ++i) {
     CommitStatus& status = statuses[i - first];
     if (status == CommitStatus::kStored && !is_whole) {
-      shelf_.pool.unstage(put.slots[i]);
+      shelf_.pool.return_slot(put.slots[i]);
       ++shelf_.counters.refused_blocks;
       status = CommitStatus::kRefused;
     } else {
@@ -396,7 +396,7 @@ PutDesk::CommitStatus PutDesk::commit_set(OpenPut& put, std::size_t i, CommitSta
   const Tick tick = shelf_.pool.tick(now);
   if (status != CommitStatus::kStored) {
     const BlockId block = shelf_.pool.index().find_child(tree, kNoBlock, put.hashes[i]);
-    shelf_.pool.unstage(slot);
+    shelf_.pool.return_slot(slot);
     if (block != kNoBlock) shelf_.pool.use(block, tick);
     ++(status == CommitStatus::kAlreadyStored ? shelf_.counters.already_stored_blocks
                                               : shelf_.counters.put_conflict_blocks);
@@ -404,10 +404,10 @@ PutDesk::CommitStatus PutDesk::commit_set(OpenPut& put, std::size_t i, CommitSta
   }
   // Checksums first: after link() a match finds the block, and its readers verify by them.
   std::ranges::copy(checksums, shelf_.pool.arena().checksums(slot).begin());
-  const std::uint32_t group = spaces_.group_of(*put.space, staging_.slot_bytes(put, i));
+  const std::uint32_t cohort = spaces_.cohort_of(*put.space, slots_.slot_bytes(put, i));
   const BlockId linked = shelf_.pool.link(
       tree, kNoBlock,
-      {.hash = put.hashes[i], .slot = slot, .position = length, .group = group, .usage = staging_.first_usage(put, i)},
+      {.hash = put.hashes[i], .slot = slot, .position = length, .cohort = cohort, .usage = slots_.first_usage(put, i)},
       tick);
   ++shelf_.counters.stored_blocks;
   ++put.space->traffic.stored_blocks;
@@ -424,7 +424,7 @@ void PutDesk::tidy(TimePoint now, Steps& steps) {
   for (; !unwanted_.empty() && steps.are_left();) {
     Unwanted& of_put = unwanted_.front();
     for (; !of_put.slots.empty() && steps.are_left(); of_put.slots.pop_back()) {
-      shelf_.pool.unstage(of_put.slots.back());
+      shelf_.pool.return_slot(of_put.slots.back());
       steps.take(Steps::kRemoval);
     }
     for (; !of_put.pinned.empty() && steps.are_left(); of_put.pinned.pop_back()) {

@@ -1,4 +1,4 @@
-// store/desks/put/put_desk.h: blocks enter: offered by name, staged in slots, committed.
+// store/desks/put/put_desk.h: blocks enter: offered by name, given slots, committed.
 //
 // Follow a block (put): it enters as a hash in offer(), gets a slot for a mover, and becomes visible in commit().
 #pragma once
@@ -10,7 +10,7 @@
 
 #include "index/name_groups.h"
 #include "store/desks/put/open_put.h"
-#include "store/desks/put/put_staging.h"
+#include "store/desks/put/put_slots.h"
 #include "store/desks/read_desk.h"
 
 namespace kv {
@@ -20,7 +20,7 @@ namespace kv {
 ///   2. A put keeps a pin on the last block of its chain that is here, which keeps all above; with groups, pins on the
 ///      members that were here at the offer, until their group is committed.
 ///   3. A group is linked in one step, once all of it is here; or not at all.
-///   4. A slot that is staged belongs to one put, or waits in `unwanted_` to be freed, some per call: until then the
+///   4. A slot that is taken belongs to one put, or waits in `unwanted_` to be freed, some per call: until then the
 ///   put
 ///      counts as under way, so its namespace stays.
 class PutDesk {
@@ -32,7 +32,7 @@ class PutDesk {
         learning_(learning),
         disk_(disk),
         reads_(reads),
-        staging_(shelf, spaces, contexts) {}
+        slots_(shelf, spaces, contexts) {}
 
   static constexpr Duration kIdleMax = std::chrono::hours(24 * 30);
   struct OfferOptions {
@@ -55,22 +55,23 @@ class PutDesk {
   static constexpr std::size_t kept_ids_bytes_max(std::size_t block_bytes) {
     return block_bytes / 4 > 1024 ? block_bytes / 4 : 1024;
   }
-  /// Decides which blocks of the chain are wanted, and stages slots for them, evicting as needed. The prefix already
+  /// Decides which blocks of the chain are wanted, and takes slots for them, evicting as needed. The prefix already
   /// here stays pinned until end_put. The spans are copied as far as needed. A plan that only refuses still has a put,
   /// to try again with. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (empty hashes, or positions,
   /// token_ids, extras or chain do not fit them).
   Result<OfferPlan> offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options, TimePoint now);
-  /// Tries again to stage refused blocks; the plan has only this call's. Errors: kBadRequest for an unknown put.
+  /// Tries again to take slots for refused blocks; the plan has only this call's. Errors: kBadRequest for an unknown
+  /// put.
   Result<OfferPlan> offer_more(PutId put, TimePoint now, bool may_lose);
 
   enum class CommitStatus : std::uint8_t { kStored, kAlreadyStored, kConflict, kRefused };
-  /// Makes the next staged block (in chain order) visible. The caller computed `checksums` over the staged bytes after
+  /// Makes the next incoming block (in chain order) visible. The caller computed `checksums` over its bytes after
   /// the last write to them, and they equal the writer's claim. In all cases but kStored this put's slot is freed.
   /// kAlreadyStored: another put stored the block meanwhile, with equal checksums. kConflict: with other checksums, and
   /// the first block is kept. In both cases the chain goes on below the stored block. kRefused: the block above was
   /// dropped meanwhile, and all that follow are refused as well.
   CommitStatus commit(PutId put, std::span<const std::uint64_t> checksums, TimePoint now);
-  /// Frees the put's uncommitted slots and ends its pins. All moves into staged bytes must be over.
+  /// Frees the put's uncommitted slots and ends its pins. All moves into them must be over.
   void end_put(PutId put);
 
   // -- sets
@@ -82,19 +83,19 @@ class PutDesk {
     bool promote = false;
     PutId put{};                                       ///< The put of the earlier parts, if they have one.
     std::uint32_t first = 0;                           ///< The index of hashes[0] in the whole list.
-    bool is_part = false;                              ///< More parts follow: do not stage yet.
+    bool is_part = false;                              ///< More parts follow: take no slots yet.
     std::span<const std::uint32_t> group_counts = {};  ///< As ReadDesk::SetMatchOptions. The same for all parts.
     ReuseHint hint = ReuseHint::kNone;
   };
-  /// As offer(): decides which blocks are wanted, and stages slots for them; offer_more, commit and end_put follow. A
+  /// As offer(): decides which blocks are wanted, and takes slots for them; offer_more, commit and end_put follow. A
   /// held name counts as stored, with any length. Commits come in the order of the plan. For a list in parts, each plan
-  /// has the part's `wanted` and `stored_count`, and the last one has the rest. With groups a plan stages whole groups,
-  /// their members already here stay pinned until the commit or the put's end, and commit_group() replaces commit().
-  /// Errors: kNoNamespace, kTooLarge, kUnsupported, kBadRequest (empty hashes; lengths that do not fit them or the
-  /// bound; group_counts that do not cut them; or a put of another session, set or list).
+  /// has the part's `wanted` and `stored_count`, and the last one has the rest. With groups a plan takes slots for
+  /// whole groups, their members already here stay pinned until the commit or the put's end, and commit_group()
+  /// replaces commit(). Errors: kNoNamespace, kTooLarge, kUnsupported, kBadRequest (empty hashes; lengths that do not
+  /// fit them or the bound; group_counts that do not cut them; or a put of another session, set or list).
   Result<OfferPlan> offer_set(SpaceId set, std::span<const BlockHash> hashes, const SetOfferOptions& options,
                               TimePoint now);
-  /// Makes the staged blocks of the next group visible, all at once: those up to the next that completes_group.
+  /// Makes the incoming blocks of the next group visible, all at once: those up to the next that completes_group.
   /// `checksums` are theirs, one block's after another's; else as commit(). Returns the status of each. If the group
   /// cannot be whole, because one block is kConflict or an earlier member has gone, the others are kRefused.
   std::vector<CommitStatus> commit_group(PutId put, std::span<const std::uint64_t> checksums, TimePoint now);
@@ -105,7 +106,7 @@ class PutDesk {
   void end_session(SessionId session);  ///< Ends its puts, because only the session could.
   /// Whether one of the latest puts is bringing the first block that memory lacks.
   bool is_storing_next(const FoundChain& found, std::span<const BlockHash> hashes) const;
-  std::size_t index_used_bytes() const { return staging_.index_used_bytes(); }
+  std::size_t index_used_bytes() const { return slots_.index_used_bytes(); }
   std::string check(Shelf::Tally& tally) const;
 
  private:
@@ -134,7 +135,7 @@ class PutDesk {
   LearningDesk& learning_;
   DiskDesk& disk_;
   ReadDesk& reads_;
-  PutStaging staging_;
+  PutSlots slots_;
   std::map<PutId, OpenPut> puts_;
   std::set<std::pair<SessionId, PutId>> puts_by_session_;
   std::deque<Unwanted> unwanted_;

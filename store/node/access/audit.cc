@@ -6,18 +6,18 @@
 
 namespace kv {
 
-void Audit::begin(FrameType verb, std::uint64_t request_id, const std::string& who, const std::string& from) {
-  acts_.emplace(std::pair(verb, request_id), std::string("act=") + frame_type_name(verb) + " who=" + who + " " + from);
+void Audit::begin(FrameType type, std::uint64_t request_id, const std::string& who, const std::string& from) {
+  acts_.emplace(std::pair(type, request_id), std::string("act=") + frame_type_name(type) + " who=" + who + " " + from);
 }
 
 /// If a client uses an id twice, the latest request is the one being read.
-void Audit::on(FrameType verb, std::uint64_t request_id, const std::string& target) {
-  const auto [first, last] = acts_.equal_range({verb, request_id});
+void Audit::on(FrameType type, std::uint64_t request_id, const std::string& target) {
+  const auto [first, last] = acts_.equal_range({type, request_id});
   if (first != last) std::prev(last)->second += " " + target;
 }
 
-void Audit::answered(FrameType verb, std::uint64_t request_id, std::string_view result) {
-  const auto found = acts_.find({verb, request_id});
+void Audit::answered(FrameType type, std::uint64_t request_id, std::string_view result) {
+  const auto found = acts_.find({type, request_id});
   if (found == acts_.end()) return;
   spdlog::info("audit: {} result={}", found->second, result);
   acts_.erase(found);

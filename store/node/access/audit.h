@@ -21,15 +21,15 @@ namespace kv {
 class Audit {
  public:
   /// Begins an act; `who` as PeerAccess::who(), `from` names the connection.
-  void begin(FrameType verb, std::uint64_t request_id, const std::string& who, const std::string& from);
-  bool has(FrameType verb, std::uint64_t request_id) const { return acts_.contains({verb, request_id}); }
+  void begin(FrameType type, std::uint64_t request_id, const std::string& who, const std::string& from);
+  bool has(FrameType type, std::uint64_t request_id) const { return acts_.contains({type, request_id}); }
   // Both ignore requests that are not acts.
-  void on(FrameType verb, std::uint64_t request_id, const std::string& target);      ///< Adds to the line.
-  void answered(FrameType verb, std::uint64_t request_id, std::string_view result);  ///< Writes the line.
+  void on(FrameType type, std::uint64_t request_id, const std::string& target);      ///< Adds to the line.
+  void answered(FrameType type, std::uint64_t request_id, std::string_view result);  ///< Writes the line.
   void end();  ///< With the session: logs the remaining acts, whose client never learned the result.
 
  private:
-  std::multimap<std::pair<FrameType, std::uint64_t>, std::string> acts_;  ///< By verb and request id: the line so far.
+  std::multimap<std::pair<FrameType, std::uint64_t>, std::string> acts_;  ///< By type and request id: the line so far.
 };
 
 void audit_page(std::string_view act, const std::string& who, const std::string& target, std::string_view result);

@@ -34,11 +34,11 @@ class NodeSecurity {
   /// Called after a new policy is in force, on the thread that read it. Set before the first reload.
   void on_policy(std::function<void()> call) { on_policy_ = std::move(call); }
 
-  /// Adds values of the spill keys to stats(). Set before the first call of stats().
+  /// Adds values of the disk keys to stats(). Set before the first call of stats().
   void watch(std::function<std::vector<NodeMetrics::Value>()> values) { watched_ = std::move(values); }
 
   HandshakeCounts handshakes;
-  /// Empty without TLS, policy, listeners beyond loopback and spill keys.
+  /// Empty without TLS, policy, listeners beyond loopback and disk keys.
   std::vector<NodeMetrics::Value> stats() const;
 
  private:

@@ -15,8 +15,8 @@
 
 namespace kv {
 
-TenantEraser::TenantEraser(LockedStore& store, Clock& clock, Spill* spill, ForgetContexts forget_contexts)
-    : store_(store), clock_(clock), spill_(spill), forget_contexts_(std::move(forget_contexts)) {}
+TenantEraser::TenantEraser(LockedStore& store, Clock& clock, DiskWorker* disk_worker, ForgetContexts forget_contexts)
+    : store_(store), clock_(clock), disk_worker_(disk_worker), forget_contexts_(std::move(forget_contexts)) {}
 
 TenantEraser::~TenantEraser() {
   stops_ = true;
@@ -36,7 +36,7 @@ Result<TenantEraser::Progress> TenantEraser::ask(const std::string& owner) {
                     [&](const auto& each) { return std::ranges::find(waiting_, each.first) == waiting_.end(); });
     }
     waiting_.push_back(owner);
-    progress_[owner] = {.owner = owner, .trouble = {}, .has_disk = spill_ != nullptr, .began = clock_.now()};
+    progress_[owner] = {.owner = owner, .trouble = {}, .has_disk = disk_worker_ != nullptr, .began = clock_.now()};
     if (!std::exchange(is_running_, true)) {
       if (thread_.joinable()) thread_.join();  // its run has ended and released the lock
       thread_ = std::thread([this] { run(); });
@@ -113,8 +113,8 @@ std::string TenantEraser::erase(const std::string& owner) {
   }
   // Only the disk lists blocks not loaded for lack of room. Collected first: forgetting removes records.
   std::vector<DiskDrop> drops;
-  if (spill_ != nullptr) {
-    const auto on_disk = spill_->namespaces_on_disk();
+  if (disk_worker_ != nullptr) {
+    const auto on_disk = disk_worker_->namespaces_on_disk();
     if (!on_disk) return "the disk cannot be asked: " + on_disk.error().message();
     for (const std::string& text : *on_disk) {
       const auto record = NamespaceRecord::parse(text);
@@ -154,10 +154,10 @@ std::string TenantEraser::erase(const std::string& owner) {
       store_.with([&](Store& store) { static_cast<void>(store.forget(space)); });
     return left;
   };
-  if (spill_ != nullptr) {  // even without namespaces: blocks evicted long ago are still in files
-    forget();               // so that the disk forgets their records, too
+  if (disk_worker_ != nullptr) {  // even without namespaces: blocks evicted long ago are still in files
+    forget();                     // so that the disk forgets their records, too
     if (!keep(drops)) return stops_ ? "the node stops" : "the disk does not keep the drops; they hold until a restart";
-    const auto purged = spill_->purge(drops, [this](const DiskPurge& so_far) {
+    const auto purged = disk_worker_->purge(drops, [this](const DiskPurge& so_far) {
       update([&](Progress& progress) { progress.disk = so_far; });
       return !stops_;
     });
@@ -186,7 +186,7 @@ bool TenantEraser::keep(const std::vector<DiskDrop>& drops) {
     const std::size_t end = std::min(drops.size(), at + kAtOnce);
     waiting->count = end - at;
     for (std::size_t i = at; i < end; ++i) {
-      spill_->keep_drop(drops[i], [waiting](bool is_kept) {
+      disk_worker_->keep_drop(drops[i], [waiting](bool is_kept) {
         const std::lock_guard lock(waiting->mutex);
         waiting->not_kept += !is_kept;
         --waiting->count;

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "store/node/disk_worker/disk_worker.h"
 #include "store/node/locked_store.h"
 #include "store/node/metrics.h"
-#include "store/node/spill/spill.h"
 
 namespace kv {
 
@@ -35,8 +35,8 @@ class TenantEraser {
  public:
   /// Called after contexts were deleted, to remove them from the file kept for restarts. Returns "", or the error.
   using ForgetContexts = std::function<std::string()>;
-  /// All outlive this. `spill`: nullptr without a disk tier.
-  TenantEraser(LockedStore& store, Clock& clock, Spill* spill, ForgetContexts forget_contexts = nullptr);
+  /// All outlive this. `disk_worker`: nullptr without a disk tier.
+  TenantEraser(LockedStore& store, Clock& clock, DiskWorker* disk_worker, ForgetContexts forget_contexts = nullptr);
   ~TenantEraser();
 
   struct Progress {
@@ -71,7 +71,7 @@ class TenantEraser {
 
   LockedStore& store_;
   Clock& clock_;
-  Spill* const spill_;
+  DiskWorker* const disk_worker_;
   const ForgetContexts forget_contexts_;
   std::atomic<bool> stops_{false};
   std::mutex mutex_;                          ///< Guards the members below, except `clean_`.

@@ -15,14 +15,14 @@ constexpr UsageName kUsageNames[] = {
     {"tenant_memory_bytes", &TenantUsage::memory_bytes, false, "What the tenant's blocks in memory count for"},
     {"tenant_disk_bytes", &TenantUsage::disk_bytes, false, "Bytes of the tenant's blocks that are on disk alone"},
     {"tenant_leases", &TenantUsage::lease_count, false, "The tenant's live leases"},
-    {"tenant_pinned_bytes", &TenantUsage::pinned_bytes, false,
-     "Bytes that the tenant keeps by the request pin and by named contexts"},
+    {"tenant_retained_bytes", &TenantUsage::retained_bytes, false,
+     "Bytes that the tenant keeps by the request retain and by named contexts"},
     {"tenant_namespaces", &TenantUsage::namespace_count, false, "The tenant's namespaces"},
     {"tenant_evicted_blocks", &TenantUsage::evicted_blocks, true, "The tenant's blocks evicted from memory"},
     {"tenant_refused_memory_blocks", &TenantUsage::memory_refusals, true,
      "Blocks refused at memory-bytes-max, with all of the tenant's own pinned"},
     {"tenant_refused_leases", &TenantUsage::lease_refusals, true, "Leases refused at leases-max"},
-    {"tenant_refused_pins", &TenantUsage::pin_refusals, true, "Pins refused at pinned-bytes-max"},
+    {"tenant_refused_retains", &TenantUsage::retain_refusals, true, "Retains refused at retained-bytes-max"},
     {"tenant_refused_namespaces", &TenantUsage::namespace_refusals, true, "Namespaces refused at namespaces-max"},
 };
 struct LimitName {
@@ -36,7 +36,7 @@ constexpr LimitName kLimitNames[] = {
     {"tenant_disk_guaranteed_bytes", &TenantLimits::disk_bytes, "disk-bytes"},
     {"tenant_disk_max_bytes", &TenantLimits::disk_bytes_max, "disk-bytes-max"},
     {"tenant_leases_max", &TenantLimits::lease_count_max, "leases-max"},
-    {"tenant_pinned_max_bytes", &TenantLimits::pinned_bytes_max, "pinned-bytes-max"},
+    {"tenant_retained_max_bytes", &TenantLimits::retained_bytes_max, "retained-bytes-max"},
     {"tenant_namespaces_max", &TenantLimits::namespace_count_max, "namespaces-max"},
 };
 

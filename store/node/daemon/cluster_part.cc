@@ -9,11 +9,11 @@
 
 #include "index/block_hash.h"
 #include "store/node/daemon/main_loop.h"
+#include "store/node/exchange/exchange.h"
 #include "store/node/membership/membership_thread.h"
 #include "store/node/mover/mover.h"
 #include "store/node/options/config.h"
 #include "store/node/options/settings.h"
-#include "store/node/pool/pool.h"
 #include "store/node/session/core/node_context.h"
 #include "store/node/threads/worker_thread.h"
 #include "transport/stream.h"
@@ -50,13 +50,14 @@ void ClusterPart::start_mover() {
       [this](Member::State state, Member::Phase phase) { membership_->tell(state, phase); });
 }
 
-void ClusterPart::start_pool() {
-  if (!options_.pools()) return;
-  PoolConfig config{.node_id = node_.node_id, .peers = options_.peers, .period = options_.pool_period, .tls = tls_};
+void ClusterPart::start_exchange() {
+  if (!options_.exchanges()) return;
+  ExchangeConfig config{
+      .node_id = node_.node_id, .peers = options_.peers, .period = options_.exchange_period, .tls = tls_};
   std::ranges::transform(node_.instance, config.instance.begin(),
                          [](std::byte each) { return std::to_integer<std::uint8_t>(each); });
-  pool_ = std::make_unique<WorkerThread<Pool>>(NodeThread::kPool, socket_network(), node_.clock, node_.store,
-                                               node_.cluster, node_.pool, std::move(config));
+  exchange_ = std::make_unique<WorkerThread<Exchange>>(NodeThread::kExchange, socket_network(), node_.clock,
+                                                       node_.store, node_.cluster, node_.exchange, std::move(config));
 }
 
 void ClusterPart::wire_up(Settings& settings) {
@@ -69,11 +70,11 @@ void ClusterPart::wire_up(Settings& settings) {
     });
     settings.on_demand({"hand-over-seconds"});
   }
-  if (pool_) {
-    settings.on({"pool-seconds"}, [this](const NodeOptions& next) {
-      if (next.pool_period <= Duration::zero())
-        return std::string("pool-seconds: '0'; with 0 the node learns alone, which needs a restart");
-      pool_->post([period = next.pool_period](Pool& pool) { pool.set_period(period); });
+  if (exchange_) {
+    settings.on({"exchange-seconds"}, [this](const NodeOptions& next) {
+      if (next.exchange_period <= Duration::zero())
+        return std::string("exchange-seconds: '0'; with 0 the node learns alone, which needs a restart");
+      exchange_->post([period = next.exchange_period](Exchange& exchange) { exchange.set_period(period); });
       return std::string();
     });
   }
@@ -89,7 +90,7 @@ void ClusterPart::hand_over(MainLoop& loop, Duration most) {
 
 void ClusterPart::stop_work() {
   mover_.reset();
-  pool_.reset();
+  exchange_.reset();
 }
 
 void ClusterPart::drain() {

@@ -13,7 +13,7 @@ namespace kv {
 class MainLoop;
 class MembershipThread;
 class Mover;
-class Pool;
+class Exchange;
 class Settings;
 class TlsSource;
 struct NodeContext;
@@ -32,12 +32,12 @@ class ClusterPart {
   /// The node appears on the map, with these endpoints unless the options name others.
   MembershipThread& join(const std::vector<std::string>& endpoints);
   void start_mover();                ///< If hand-overs are on. Requires join().
-  void start_pool();                 ///< If the node learns together with others.
+  void start_exchange();             ///< If the node learns together with others.
   void wire_up(Settings& settings);  ///< Within Settings::open().
 
   /// Hands blocks to the nodes that stay, for at most so long, or until a second signal. The node serves meanwhile.
   void hand_over(MainLoop& loop, Duration most);
-  void stop_work();  ///< Ends the mover and the pool. After Settings::close().
+  void stop_work();  ///< Ends the mover and the exchange. After Settings::close().
   void drain();      ///< Clients place no more blocks here.
   void leave();      ///< Leaves the map. Ends the result of join().
 
@@ -47,7 +47,7 @@ class ClusterPart {
   const std::shared_ptr<TlsSource> tls_;
   std::unique_ptr<MembershipThread> membership_;
   std::unique_ptr<WorkerThread<Mover>> mover_;
-  std::unique_ptr<WorkerThread<Pool>> pool_;
+  std::unique_ptr<WorkerThread<Exchange>> exchange_;
 };
 
 }  // namespace kv

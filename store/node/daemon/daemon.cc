@@ -69,7 +69,7 @@ std::vector<std::pair<std::string, double>> cluster_settings(const NodeOptions& 
   std::vector<std::pair<std::string, double>> settings = {
       {"version", major * 1e6 + minor * 1e3 + patch},
       {"policy", static_cast<double>(options.store.policy)},
-      {"pool-seconds", seconds(options.pool_period)},
+      {"exchange-seconds", seconds(options.exchange_period)},
       {"lease-seconds", seconds(options.store.lease_duration)},
   };
   if (options.etcd.endpoints.empty()) return settings;
@@ -149,7 +149,7 @@ bool Daemon::prepare(GivenOptions given, ReadOptions read) {
   has_config_file_ = !given.file().empty();
   // Without files to read again, SIGHUP keeps its default action.
   loop_ = std::make_unique<MainLoop>(options_.tls.is_given() || !options_.policy_file.empty() ||
-                                     options_.spill_keys.is_given() || has_config_file_);
+                                     options_.operator_keys.is_given() || has_config_file_);
   for (const std::string& variable : given.unknown_variables()) spdlog::warn("config: {}", variable);
   settings_ = std::make_unique<Settings>(std::move(given), options_, std::move(read));
   metrics_ = std::make_unique<NodeMetrics>(KV_VERSION);
@@ -276,13 +276,14 @@ bool Daemon::open_disk() {
 }
 
 void Daemon::make_eraser() {
-  eraser_ = std::make_unique<TenantEraser>(*store_, clock_, node_->spill, [this] { return disk_->forget_contexts(); });
+  eraser_ =
+      std::make_unique<TenantEraser>(*store_, clock_, node_->disk_worker, [this] { return disk_->forget_contexts(); });
   node_->eraser = eraser_.get();
 }
 
 /// The same certificate files for this node's own connections, opened once: bad replacements are ignored.
 bool Daemon::open_tls_to_others() {
-  if (!options_.tls.is_given() || (!has_cluster() && !options_.pools())) return true;
+  if (!options_.tls.is_given() || (!has_cluster() && !options_.exchanges())) return true;
   TlsConfig own = options_.tls;
   own.allowed_names.clear();  // they restrict this node's clients
   auto opened = TlsSource::open(own, TlsSide::kClient);
@@ -350,7 +351,7 @@ void Daemon::make_status() {
                            .is_ready = [this] { return is_ready(); }});
   events_ = std::make_unique<EventAnswers>(*store_, node_->instance);
   open_answers();
-  metrics_->watch([this] { return node_->pool.stats(clock_.now()); });
+  metrics_->watch([this] { return node_->exchange.stats(clock_.now()); });
   metrics_->watch([this] { return settings_->stats(); });
 }
 
@@ -422,7 +423,7 @@ void Daemon::join_others() {
     membership_ = &cluster_->join(endpoints_);
     cluster_->start_mover();
   }
-  cluster_->start_pool();
+  cluster_->start_exchange();
 }
 
 void Daemon::open_settings() {
@@ -430,7 +431,7 @@ void Daemon::open_settings() {
     wire_up(*settings_, {.node = *node_,
                          .server = *server_,
                          .capacity = keeper_.get(),
-                         .spill = disk_->tier(),
+                         .disk_worker = disk_->tier(),
                          .access = access_.get(),
                          .directories_changed =
                              [this](const std::vector<std::string>& directories) { disk_->move_to(directories); },

@@ -9,9 +9,10 @@
 
 #include "store/node/daemon/cannot_start.h"
 #include "store/node/disk/disk_opener.h"
+#include "store/node/disk/files/disk_directory.h"
 #include "store/node/disk/files/kept_file.h"
-#include "store/node/disk/files/spill_directory.h"
-#include "store/node/disk/files/spill_keys.h"
+#include "store/node/disk/files/operator_keys.h"
+#include "store/node/disk_worker/disk_threads.h"
 #include "store/node/jobs/context_keeper.h"
 #include "store/node/jobs/context_warmer.h"
 #include "store/node/jobs/learned_keeper.h"
@@ -20,7 +21,6 @@
 #include "store/node/options/config.h"
 #include "store/node/session/core/node_context.h"
 #include "store/node/session/requests/contexts.h"
-#include "store/node/spill/spill_driver.h"
 
 namespace kv {
 namespace {
@@ -28,8 +28,8 @@ namespace {
 constexpr std::chrono::milliseconds kContextFilePatience{10'000};
 
 /// Exits if the disk does not answer: the threads that wait for it cannot be joined.
-void stop_spill(SpillDriver& spill, LogWriter& log, bool save) {
-  if (spill.stop(save)) return;
+void stop_disk_threads(DiskThreads& disk_worker, LogWriter& log, bool save) {
+  if (disk_worker.stop(save)) return;
   spdlog::error("stopped without the disk, which does not answer{}", save ? ": what was only in memory is lost" : "");
   log.finish();
   std::_Exit(1);
@@ -49,37 +49,37 @@ ContextKeeper::File context_file(const std::shared_ptr<KeptFile>& file) {
 }
 
 /// A node may be told to stop before its disk is open. Orders given in that time are worth some seconds.
-void wait_for_disk(const SpillDriver& spill) {
+void wait_for_disk(const DiskThreads& disk_worker) {
   const auto until = std::chrono::steady_clock::now() + 5s;
-  while (!spill.can_read() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
+  while (!disk_worker.can_read() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
 }
 
 }  // namespace
 
 /// However the node ends: threads that wait for a hanging disk would block the destructor for ever.
-void DiskPart::EndSpill::operator()(SpillDriver* spill) const {
-  stop_spill(*spill, *log, /*save=*/false);
-  delete spill;
+void DiskPart::EndDiskThreads::operator()(DiskThreads* disk_worker) const {
+  stop_disk_threads(*disk_worker, *log, /*save=*/false);
+  delete disk_worker;
 }
 
 DiskPart::DiskPart(const NodeOptions& options, NodeContext& node, LogWriter& log)
-    : options_(options), node_(node), log_(log), spill_(nullptr, EndSpill{&log}) {}
+    : options_(options), node_(node), log_(log), disk_worker_(nullptr, EndDiskThreads{&log}) {}
 
 DiskPart::~DiskPart() = default;
 
 bool DiskPart::open_keys(StartWatch& watch) {
-  if (!options_.spill_keys.is_given()) return true;
+  if (!options_.operator_keys.is_given()) return true;
   watch.begins("asking for the keys of the disk tier");
-  auto opened = SpillKeys::open(options_.spill_keys);
+  auto opened = OperatorKeys::open(options_.operator_keys);
   if (!opened) return cannot_start(opened.error().text);
   keys_ = std::move(*opened);
-  node_.metrics.set_spill_key(keys_->current_id());
-  spdlog::info("spill: what is written to disk is encrypted, key='{}'", keys_->current_id());
+  node_.metrics.set_operator_key(keys_->current_id());
+  spdlog::info("disk: what is written to disk is encrypted, key='{}'", keys_->current_id());
   return true;
 }
 
 bool DiskPart::start() {
-  if (options_.spill_paths.empty()) return true;
+  if (options_.disk_paths.empty()) return true;
   if (!open_tier()) return false;
   keep_learned();
   keep_contexts();
@@ -87,16 +87,17 @@ bool DiskPart::start() {
 }
 
 bool DiskPart::open_tier() {
-  spill_.reset(new SpillDriver(node_.store, disk_opener(options_.spill_paths, node_.clock, options_.spill_hang, keys_),
-                               node_.clock, options_.spill));
-  if (const std::string refused = spill_->start(); !refused.empty()) return cannot_start("spill-path " + refused);
-  node_.spill = spill_.get();
-  node_.metrics.watch([this] { return spill_->stats(); });
+  disk_worker_.reset(new DiskThreads(node_.store,
+                                     disk_opener(options_.disk_paths, node_.clock, options_.disk_hang, keys_),
+                                     node_.clock, options_.disk_threads));
+  if (const std::string refused = disk_worker_->start(); !refused.empty()) return cannot_start("disk-path " + refused);
+  node_.disk_worker = disk_worker_.get();
+  node_.metrics.watch([this] { return disk_worker_->stats(); });
   return true;
 }
 
 void DiskPart::keep_learned() {
-  learned_in_ = std::make_shared<LearnedPlace>(options_.spill_paths.front());
+  learned_in_ = std::make_shared<LearnedPlace>(options_.disk_paths.front());
   learned_ = std::make_unique<LearnedKeeper>(
       node_.store,
       LearnedKeeper::File{
@@ -105,7 +106,7 @@ void DiskPart::keep_learned() {
 }
 
 void DiskPart::keep_contexts() {
-  context_in_ = std::make_shared<KeptFile>(options_.spill_paths, "CONTEXTS", kContextFileBytesMax + 1024, keys_);
+  context_in_ = std::make_shared<KeptFile>(options_.disk_paths, "CONTEXTS", kContextFileBytesMax + 1024, keys_);
   if (keys_) keys_->add(context_in_);
   contexts_ = std::make_unique<ContextKeeper>(node_.store, node_.clock, context_file(context_in_), wall_us);
   contexts_->start();
@@ -115,29 +116,29 @@ void DiskPart::keep_contexts() {
 }
 
 void DiskPart::tick() {
-  if (learned_) learned_->tick(node_.clock.now(), spill_->can_read());
-  if (contexts_) contexts_->tick(spill_->can_read());
+  if (learned_) learned_->tick(node_.clock.now(), disk_worker_->can_read());
+  if (contexts_) contexts_->tick(disk_worker_->can_read());
 }
 
 /// Afterwards the keys on disk are wrapped by the first key of the file, or the log says why not.
 void DiskPart::reload_keys() {
   if (!keys_) return;
   const Failure failure = keys_->reload();
-  node_.metrics.set_spill_key(keys_->current_id());
+  node_.metrics.set_operator_key(keys_->current_id());
   if (failure.code)
-    spdlog::error("spill keys: {}", failure.text);
+    spdlog::error("disk keys: {}", failure.text);
   else
-    spdlog::info("spill keys: read again, key='{}'", keys_->current_id());
+    spdlog::info("disk keys: read again, key='{}'", keys_->current_id());
 }
 
 std::vector<NodeMetrics::Value> DiskPart::key_values() const {
-  const SpillKeys::Stats stats = keys_->stats();
-  return {{"spill_encrypted", 1, false, "1: what is written to disk is encrypted (spill-key-file, spill-key-command)"},
-          {"spill_key_file_exposed", keys_->is_exposed(), false,
-           "1: others than its owner may read or write spill-key-file"},
-          {"spill_key_reloads", stats.reloads, true, "Times that the keys were asked for again"},
-          {"spill_key_reload_failed", stats.last_failed ? 1.0 : 0.0, false,
-           "1: the last reload of the keys failed, or not all keys on disk are wrapped by the first one"}};
+  const OperatorKeys::Stats stats = keys_->stats();
+  return {
+      {"disk_encrypted", 1, false, "1: what is written to disk is encrypted (disk-key-file, disk-key-command)"},
+      {"disk_key_file_exposed", keys_->is_exposed(), false, "1: others than its owner may read or write disk-key-file"},
+      {"disk_key_reloads", stats.reloads, true, "Times that the keys were asked for again"},
+      {"disk_key_reload_failed", stats.last_failed ? 1.0 : 0.0, false,
+       "1: the last reload of the keys failed, or not all keys on disk are wrapped by the first one"}};
 }
 
 std::string DiskPart::forget_contexts() { return contexts_ ? contexts_->forget(kContextFilePatience) : std::string(); }
@@ -153,14 +154,14 @@ void DiskPart::stop(bool save) {
   const std::size_t count = node_.store.with([](Store& each) { return each.context_changes().count; });
   if (!contexts_ && count > 0)
     spdlog::warn("contexts: {} named contexts end with this process, which has no disk tier; create them anew", count);
-  if (warmer_) warmer_->stop();  // blocks staged now would not be written
+  if (warmer_) warmer_->stop();  // blocks that come now would not be written
   // While the directory is still this node's, and before blocks are released.
   if (contexts_) {
-    if (count > 0) wait_for_disk(*spill_);
-    contexts_->stop(spill_->can_read());
+    if (count > 0) wait_for_disk(*disk_worker_);
+    contexts_->stop(disk_worker_->can_read());
   }
-  if (learned_) learned_->stop(spill_->can_read());
-  if (spill_) stop_spill(*spill_, log_, save);
+  if (learned_) learned_->stop(disk_worker_->can_read());
+  if (disk_worker_) stop_disk_threads(*disk_worker_, log_, save);
 }
 
 }  // namespace kv

@@ -17,13 +17,13 @@ class KeptFile;
 class LearnedKeeper;
 class LearnedPlace;
 class LogWriter;
-class SpillDriver;
-class SpillKeys;
+class DiskThreads;
+class OperatorKeys;
 class StartWatch;
 struct NodeContext;
 struct NodeOptions;
 
-/// Empty without --spill-path, apart from the keys.
+/// Empty without --disk-path, apart from the keys.
 /// Thread safety: one thread makes, stops and destroys it; forget_contexts(), move_to() and key_values() from any.
 class DiskPart {
  public:
@@ -37,8 +37,8 @@ class DiskPart {
   /// metrics. False: stderr says why.
   bool start();
 
-  SpillDriver* tier() const { return spill_.get(); }             ///< nullptr: without disk tier.
-  SpillKeys* keys() const { return keys_.get(); }                ///< nullptr: without encryption.
+  DiskThreads* tier() const { return disk_worker_.get(); }       ///< nullptr: without disk tier.
+  OperatorKeys* keys() const { return keys_.get(); }             ///< nullptr: without encryption.
   ContextWarmerThread* warmer() const { return warmer_.get(); }  ///< nullptr: without disk tier.
 
   void tick();         ///< Advances what is kept beside the tier, mostly within microseconds.
@@ -54,9 +54,9 @@ class DiskPart {
   void stop(bool save);
 
  private:
-  struct EndSpill {
+  struct EndDiskThreads {
     LogWriter* log;
-    void operator()(SpillDriver* spill) const;
+    void operator()(DiskThreads* disk_worker) const;
   };
 
   bool open_tier();
@@ -66,9 +66,9 @@ class DiskPart {
   const NodeOptions& options_;
   NodeContext& node_;
   LogWriter& log_;
-  std::shared_ptr<SpillKeys> keys_;
+  std::shared_ptr<OperatorKeys> keys_;
   asio::io_context warm_context_{1};  ///< Outlives the tier, whose reads complete on it.
-  std::unique_ptr<SpillDriver, EndSpill> spill_;
+  std::unique_ptr<DiskThreads, EndDiskThreads> disk_worker_;
   std::unique_ptr<LearnedKeeper> learned_;
   std::shared_ptr<LearnedPlace> learned_in_;  ///< Shared with a thread that may outlive this.
   std::shared_ptr<KeptFile> context_in_;

@@ -12,18 +12,18 @@
 
 #include "base/output.h"
 #include "store/node/daemon/daemon.h"
+#include "store/node/disk_worker/disk_tool.h"
+#include "store/node/machine/disk_path.h"
 #include "store/node/machine/room.h"
-#include "store/node/machine/spill_place.h"
 #include "store/node/options/autotune.h"
 #include "store/node/options/config.h"
-#include "store/node/spill/spill_tool.h"
 
 namespace {
 
 /// For --check-config. Returns the exit status: 0, or 2 after a reason on stderr.
 int check(const kv::NodeOptions& options, const kv::GivenOptions& given) {
-  if (options.spill_keys.is_given()) {
-    if (const auto keys = kv::SpillKeys::open(options.spill_keys); !keys) {
+  if (options.operator_keys.is_given()) {
+    if (const auto keys = kv::OperatorKeys::open(options.operator_keys); !keys) {
       std::cerr << "kvstore-node: " << keys.error().text << "\n";
       return 2;
     }
@@ -40,9 +40,9 @@ int check(const kv::NodeOptions& options, const kv::GivenOptions& given) {
             << options.threads_why << "), listening on";
   for (const auto& endpoint : options.listen) std::cout << " " << endpoint.to_string();
   std::cout << "\n";
-  for (const std::string& path : options.spill_paths) {
-    if (const std::string place = kv::new_spill_place(path); !place.empty())
-      std::cout << "spill-path " << path << " " << place << "\n";
+  for (const std::string& path : options.disk_paths) {
+    if (const std::string place = kv::new_disk_path(path); !place.empty())
+      std::cout << "disk-path " << path << " " << place << "\n";
   }
   return 0;
 }
@@ -61,10 +61,10 @@ int run_daemon(const kv::NodeOptions& options, kv::GivenOptions given, const kv:
 
 int main(int argc, char** argv) {
   kv::hold_standard_numbers();
-  // For the spill files: RocksDB has no mode for its own. The Unix socket gets its mode explicitly (socket_network.cc).
+  // For the disk files: RocksDB has no mode for its own. The Unix socket gets its mode explicitly (socket_network.cc).
   ::umask(0077);
-  if (argc > 1 && std::string_view(argv[1]) == "spill")
-    return kv::end_output("kvstore-node", kv::run_spill_tool(argc - 1, argv + 1, std::cout, std::cerr));
+  if (argc > 1 && std::string_view(argv[1]) == "disk")
+    return kv::end_output("kvstore-node", kv::run_disk_tool(argc - 1, argv + 1, std::cout, std::cerr));
   int exit_code = 0;
   std::optional<kv::GivenOptions> given;
   const auto options = kv::parse_options(argc, argv, &exit_code, &given);

@@ -47,7 +47,7 @@ class CallThreads {
     asio::post(threads_, [this, begun, call = std::move(call)]() mutable {
       // A call that throws has no result, like one that hangs: the caller's patience ends.
       std::optional<T> result;
-      within_border(NodeThread::kSpill, [&] { result = call(); });
+      within_border(NodeThread::kDisk, [&] { result = call(); });
       watch_.end();  // before the result is visible: its receiver may ask whether all threads are idle
       const std::lock_guard lock(begun->mutex);
       KV_ASSERT(!begun->result);

@@ -27,7 +27,7 @@ auto safely(const std::string& path, Open open) -> decltype(open()) {
 }
 
 /// Opens one directory on its own thread.
-Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, const std::shared_ptr<SpillKeys>& keys,
+Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, const std::shared_ptr<OperatorKeys>& keys,
                                                      const std::function<void()>& accepted, std::uint32_t epoch = 0) {
   const auto began = std::chrono::steady_clock::now();
   DiskOpening opening;
@@ -35,7 +35,7 @@ Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, co
       safely(path, [&] { return RocksDisk::open({.path = path, .epoch = epoch, .keys = keys}, &opening, accepted); });
   KV_ASSERT(!disk || *disk != nullptr);
   if (!disk) return disk;
-  spdlog::info("spill: {} is open after {} ms, epoch={}{}", path,
+  spdlog::info("disk: {} is open after {} ms, epoch={}{}", path,
                std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count(),
                (*disk)->epoch(), opening.text.empty() ? "" : ", " + opening.text);
   return disk;
@@ -90,7 +90,7 @@ Result<std::vector<StripedDisk::Part>, Failure> join_all(Disks disks, const std:
 }
 
 /// Each on a thread of its own: repairing a directory reads all of its files, and the others need not wait.
-Result<Disks, Failure> open_each(const std::vector<std::string>& paths, const std::shared_ptr<SpillKeys>& keys,
+Result<Disks, Failure> open_each(const std::vector<std::string>& paths, const std::shared_ptr<OperatorKeys>& keys,
                                  const std::function<void()>& accept_one, std::uint32_t epoch = 0) {
   std::vector<std::future<Result<std::unique_ptr<RocksDisk>, Failure>>> opening;
   for (const std::string& path : paths) {
@@ -110,8 +110,8 @@ Result<Disks, Failure> open_each(const std::vector<std::string>& paths, const st
 
 /// Opens and empties directories to be added: their blocks may have been dropped while they were out of use.
 Result<std::vector<StripedDisk::Part>, Failure> open_more(const std::vector<std::string>& paths,
-                                                          const std::shared_ptr<SpillKeys>& keys, std::uint32_t epoch,
-                                                          const std::vector<DiskPlace>& taken) {
+                                                          const std::shared_ptr<OperatorKeys>& keys,
+                                                          std::uint32_t epoch, const std::vector<DiskPlace>& taken) {
   auto disks = open_each(
       paths, keys, [] {}, epoch);
   if (!disks) return disks.error();
@@ -120,7 +120,7 @@ Result<std::vector<StripedDisk::Part>, Failure> open_more(const std::vector<std:
   for (std::size_t i = 0; i < paths.size(); ++i) {
     RocksDisk& disk = *(*disks)[i];
     if (!disk.is_new())
-      spdlog::info("spill: {}: {} MiB of earlier blocks go: they may have been dropped since", paths[i],
+      spdlog::info("disk: {}: {} MiB of earlier blocks go: they may have been dropped since", paths[i],
                    disk.stats().file_bytes >> 20);
     if (const error_code error = disk.clear())
       return Failure(error, paths[i] + ": cannot be emptied: " + error.message());
@@ -131,7 +131,7 @@ Result<std::vector<StripedDisk::Part>, Failure> open_more(const std::vector<std:
 }
 
 Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& paths, Clock& clock, Duration patience,
-                                                const std::shared_ptr<SpillKeys>& keys,
+                                                const std::shared_ptr<OperatorKeys>& keys,
                                                 const std::function<void()>& accepted) {
   KV_ASSERT(!paths.empty() && paths.size() <= kPlaceCount && accepted);
   // Several directories are accepted together, once it is clear that they belong together.
@@ -163,7 +163,8 @@ Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& 
 
 }  // namespace
 
-OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience, std::shared_ptr<SpillKeys> keys) {
+OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience,
+                     std::shared_ptr<OperatorKeys> keys) {
   return [paths = std::move(paths), &clock, patience, keys = std::move(keys)](const std::function<void()>& accepted) {
     return open_all(paths, clock, patience, keys, accepted);
   };

@@ -4,10 +4,10 @@
 // blocks come in and go out as bytes with their records. Files, in reading order:
 //   disk_opener.h       from directories to the one disk
 //   rocks_disk.h        one directory: blocks enter with their records and come back unverified
-//   spill_format.h      every byte in a directory that is not RocksDB's own (docs/spill-format.md)
-//   spill_directory.h   the directory before RocksDB opens it: ours or not, locked, writable
+//   disk_format.h      every byte in a directory that is not RocksDB's own (docs/disk-format.md)
+//   disk_directory.h   the directory before RocksDB opens it: ours or not, locked, writable
 //   file.h              a descriptor that closes itself
-//   spill_keys.h        the operator's keys
+//   operator_keys.h        the operator's keys
 //   data_keys.h         the keys that seal blocks, wrapped by the operator's
 //   sealing.h           AES-256-GCM
 //   kept_file.h         a small file that is replaced as a whole, sealed if there are keys
@@ -33,7 +33,7 @@
 
 namespace kv {
 
-class SpillKeys;
+class OperatorKeys;
 
 /// Opens a RocksDisk in each directory, all at the same time, and stripes them (striped_disk.h); directories can be
 /// added later. A directory keeps the place in the keys that it was first given, in any order of `paths`; a new one
@@ -41,6 +41,6 @@ class SpillKeys;
 /// until it answers. `keys`: seal blocks; nullptr: plain text. Requires: 1 to kPlaceCount paths. Keeps a reference to
 /// the clock. Errors: those of RocksDisk::open, for any directory; kMismatch if two from different nodes share a place.
 OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience = 2s,
-                     std::shared_ptr<SpillKeys> keys = nullptr);
+                     std::shared_ptr<OperatorKeys> keys = nullptr);
 
 }  // namespace kv

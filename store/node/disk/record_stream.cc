@@ -24,7 +24,7 @@ RecordStream::RecordStream(const Disk& disk) {
       return !is_unwanted_;
     };
     error_code error = Errc::kDiskFailed;
-    within_border(NodeThread::kSpill, [&] {
+    within_border(NodeThread::kDisk, [&] {
       error = disk.load(
           [&](const NamespaceId& id, const std::string& record) {
             const std::lock_guard lock(mutex_);

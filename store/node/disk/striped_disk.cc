@@ -160,7 +160,7 @@ bool StripedDisk::is_left_out(const Member& member) const {
 bool StripedDisk::is_hanging(Member& member) const {
   if (!member.has_hung) return false;
   if (member.is_stuck(config_.patience) || !member.writing.is_idle() || !member.dropping.is_idle()) return true;
-  if (member.has_hung.exchange(false)) spdlog::info("spill: {} answers again", member.part.name);
+  if (member.has_hung.exchange(false)) spdlog::info("disk: {} answers again", member.part.name);
   return false;
 }
 
@@ -192,7 +192,7 @@ std::vector<DiskPlace> StripedDisk::places() const {
 error_code StripedDisk::failed(Member& member, error_code error) const {
   // Once for a series of errors, which may come with every call.
   if (!is_left_out(member)) {
-    spdlog::error("spill: {} is left out for {} s: {}", member.part.name,
+    spdlog::error("disk: {} is left out for {} s: {}", member.part.name,
                   std::chrono::duration_cast<std::chrono::seconds>(config_.left_out).count(), error.message());
   }
   member.left_out_until = (clock_.now() + config_.left_out).time_since_epoch().count();
@@ -201,7 +201,7 @@ error_code StripedDisk::failed(Member& member, error_code error) const {
 
 error_code StripedDisk::hangs(Member& member) const {
   if (!member.has_hung.exchange(true)) {
-    spdlog::error("spill: {} is left out until it answers: a call takes longer than {} ms", member.part.name,
+    spdlog::error("disk: {} is left out until it answers: a call takes longer than {} ms", member.part.name,
                   std::chrono::duration_cast<std::chrono::milliseconds>(config_.patience).count());
   }
   return Errc::kDiskFailed;
@@ -596,14 +596,14 @@ Result<void, Failure> StripedDisk::set_directories(std::span<const std::string> 
     return Failure(Errc::kOutOfMemory, joined() + ": no threads to be had: " + error.what());
   }
   for (std::size_t i = now->size(); i < next.size(); ++i)
-    spdlog::info("spill: {} takes blocks from now on", next[i]->part.name);
+    spdlog::info("disk: {} takes blocks from now on", next[i]->part.name);
   set_members(next);
   // First those that stay, then those that leave: at every moment some take blocks.
   for (const bool leaves : {false, true}) {
     for (const auto& each : next) {
       if ((std::ranges::find(paths, each->part.name) == paths.end()) != leaves) continue;
       if (each->is_leaving.exchange(leaves) == leaves) continue;
-      spdlog::info("spill: {} {}", each->part.name,
+      spdlog::info("disk: {} {}", each->part.name,
                    leaves ? "takes no blocks any more, and is being emptied" : "stays, and takes blocks again");
     }
   }
@@ -655,12 +655,12 @@ bool StripedDisk::close(std::shared_ptr<Member> member) {
     while (member.use_count() > 1 || member->part.disk.use_count() > 1 || !member->is_idle())
       std::this_thread::sleep_for(kClosingLook);
     error_code error = Errc::kDiskFailed;
-    within_border(NodeThread::kSpill, [&] { error = member->part.disk->clear(); });
+    within_border(NodeThread::kDisk, [&] { error = member->part.disk->clear(); });
     member.reset();
     if (error)
-      spdlog::warn("spill: {} is closed and can be removed. It could not be emptied: {}", own->name, error.message());
+      spdlog::warn("disk: {} is closed and can be removed. It could not be emptied: {}", own->name, error.message());
     else
-      spdlog::info("spill: {} is closed and holds no blocks: the directory can be removed", own->name);
+      spdlog::info("disk: {} is closed and holds no blocks: the directory can be removed", own->name);
     own->is_over = true;
   };
   const std::lock_guard lock(mutex_);

@@ -26,7 +26,7 @@ ContextWarmer::ContextWarmer(asio::any_io_executor executor, NodeContext& node, 
       bytes_per_second_(bytes_per_second),
       alarm_(node.clock.make_alarm(executor_)),
       rung_(executor_) {
-  KV_ASSERT(node_.spill != nullptr);
+  KV_ASSERT(node_.disk_worker != nullptr);
 }
 
 void ContextWarmer::stop() {
@@ -47,7 +47,7 @@ asio::awaitable<void> ContextWarmer::pause_until(TimePoint when) {
 asio::awaitable<void> ContextWarmer::run() {
   while (!stops_) {
     bool is_progress = false;
-    if (bytes_per_second_ > 0 && node_.spill->can_read()) {
+    if (bytes_per_second_ > 0 && node_.disk_worker->can_read()) {
       auto work = node_.store.with([&](Store& store) { return store.next_to_warm(kPartBytes, node_.clock.now()); });
       if (work) is_progress = co_await bring(std::move(*work));
     }
@@ -59,27 +59,27 @@ asio::awaitable<void> ContextWarmer::run() {
 asio::awaitable<bool> ContextWarmer::bring(ContextDesk::WarmWork work) {
   const auto prefix = std::make_shared<PinnedPrefixGuard>(node_.store, std::move(work.pinned));
   const auto chain = work.chain();
-  const std::uint32_t first = prefix->spilled().front().index;
+  const std::uint32_t first = prefix->on_disk().front().index;
   PutDesk::OfferOptions options;
   options.idle = kWarmedIdle;
   options.may_lose = false;
   options.is_admitted = true;
-  // The put keeps its prefix and its staged blocks until it ends.
+  // The put keeps its prefix and its incoming blocks until it ends.
   auto plan =
       node_.store.with([&](Store& store) { return store.offer(work.space, chain, options, node_.clock.now()); });
   if (!plan || plan->put == PutId{}) co_return false;
   const PutId put = plan->put;
-  const StagedPutGuard guard(node_.store, put);
-  std::vector<StagedBlock> staged = std::move(plan->staged);
+  const PutGuard guard(node_.store, put);
+  std::vector<IncomingBlock> incoming = std::move(plan->incoming);
   while (plan && plan->again) {
     plan = node_.store.with([&](Store& store) { return store.offer_more(put, node_.clock.now(), /*may_lose=*/false); });
-    if (plan) staged.insert(staged.end(), plan->staged.begin(), plan->staged.end());
+    if (plan) incoming.insert(incoming.end(), plan->incoming.begin(), plan->incoming.end());
   }
-  node_.spill->notify();  // memory was taken
+  node_.disk_worker->notify();  // memory was taken
   // Blocks above may have left memory, or arrived, since the search: then the next search sees that.
-  if (staged.empty() || staged.front().index != first) co_return false;
-  const std::size_t count = std::min(staged.size(), prefix->spilled().size());
-  ReadAhead ahead(executor_, node_, SessionId{}, {work.space, work.space_name, SpaceKind::kChain, chain}, prefix,
+  if (incoming.empty() || incoming.front().index != first) co_return false;
+  const std::size_t count = std::min(incoming.size(), prefix->on_disk().size());
+  ReadAhead ahead(executor_, node_, SessionId{}, {work.space, work.space_name, NamespaceKind::kChain, chain}, prefix,
                   count);
   reading_ = &ahead.progress();
   std::size_t committed = 0;
@@ -98,9 +98,9 @@ asio::awaitable<bool> ContextWarmer::bring(ContextDesk::WarmWork work) {
     const ReadAhead::Taken taken = ahead.take(&block);
     if (taken == ReadAhead::Taken::kAgain) continue;
     if (taken == ReadAhead::Taken::kEnd) break;
-    KV_ASSERT(staged[committed].bytes.size() == block.bytes.size());
-    std::memcpy(staged[committed].bytes.data(), block.bytes.data(), block.bytes.size());
-    const BlockId on_disk = prefix->spilled()[committed].id;
+    KV_ASSERT(incoming[committed].bytes.size() == block.bytes.size());
+    std::memcpy(incoming[committed].bytes.data(), block.bytes.data(), block.bytes.size());
+    const BlockId on_disk = prefix->on_disk()[committed].id;
     const bool goes_on = node_.store.with([&](Store& store) {
       // Warming may have been cancelled, and a block that was dropped meanwhile must not come back this way.
       if (!store.is_warming(work.context) || !store.is_on_disk(on_disk)) return false;

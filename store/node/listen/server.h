@@ -4,7 +4,7 @@
 // the log. The Store decides which blocks stay (store/store.h). Rooms, from the top; each includes only those below it
 // (docs/architecture.md has the arrows):
 //   daemon/          main.cc: the command line; daemon.h builds the parts, and takes them down on a signal
-//   mover/, pool/    clients of other nodes: hand blocks to joining nodes, or on leaving; learn with others
+//   mover/, exchange/    clients of other nodes: hand blocks to joining nodes, or on leaving; learn with others
 //   listen/          server.h: I/O threads, listeners, and the sessions on them; admin.h: metrics and options over HTTP
 //   live/            options changed while the node serves
 //   jobs/            what was learned and named contexts, kept over a restart; contexts brought from disk to memory
@@ -13,7 +13,7 @@
 //   session/core/    what all requests share; session/tables/: what is bounded for the whole node
 //   access/          rights: certificates, the policy in force, the log of operators' acts, erasing a tenant
 //   membership/      the cluster's members; rdma/: RDMA devices, kept open, and sessions' lanes
-//   spill/           the disk tier at work: writing, reading and loading
+//   disk_worker/     the disk tier at work: writing, reading and loading
 //   disk/            the disk tier's disk, striped; rocks/: one directory on RocksDB; files/: what lies beside RocksDB's
 //   (store/node)     locked_store.h: the only access to the Store; metrics.h: counters; hot_roots.h: blocks that many
 //                    matches begin with; counts_copy.h: a copy of what was learned

@@ -21,9 +21,9 @@ constexpr Duration kStuckAfter = std::chrono::seconds(30);
 
 }  // namespace
 
-CapacityKeeper::CapacityKeeper(LockedStore& store, Spill* spill, std::vector<unsigned> numa_nodes)
+CapacityKeeper::CapacityKeeper(LockedStore& store, DiskWorker* disk_worker, std::vector<unsigned> numa_nodes)
     : store_(store),
-      spill_(spill),
+      disk_worker_(disk_worker),
       numa_nodes_(std::move(numa_nodes)),
       pages_(*store.with([](Store& each) { return &each.pages(); })) {
   const CapacityDesk::Bounds bounds = store.with([](Store& each) { return each.capacity_bounds(); });
@@ -126,7 +126,7 @@ bool CapacityKeeper::clear(std::uint64_t to) {
       }
     }
     const auto now = std::chrono::steady_clock::now();
-    const bool may_lose = spill_ == nullptr || !spill_->keeps_up() || now - last > kDiskPatience;
+    const bool may_lose = disk_worker_ == nullptr || !disk_worker_->keeps_up() || now - last > kDiskPatience;
     const auto relocations = store_.with([&](Store& store) { return store.relocate(kCopyBytes, may_lose, now); });
     std::uint64_t bytes = 0;
     for (const CapacityDesk::Relocation& each : relocations) {
@@ -134,7 +134,7 @@ bool CapacityKeeper::clear(std::uint64_t to) {
       bytes += each.from.size();
     }
     store_.with([&](Store& store) { store.end_relocation(relocations); });
-    if (spill_ != nullptr) spill_->notify();
+    if (disk_worker_ != nullptr) disk_worker_->notify();
     const bool is_stuck = now - last > kStuckAfter;
     {
       const Lock lock(mutex_);

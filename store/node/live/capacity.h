@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "store/node/disk_worker/disk_worker.h"
 #include "store/node/locked_store.h"
 #include "store/node/metrics.h"
-#include "store/node/spill/spill.h"
 
 namespace kv {
 
@@ -27,8 +27,8 @@ namespace kv {
 /// Thread safety: all calls from any thread; the destructor waits for the step in progress.
 class CapacityKeeper {
  public:
-  /// `spill`: nullptr without a disk tier. Both outlive this. `numa_nodes`: for added memory (base/numa.h).
-  CapacityKeeper(LockedStore& store, Spill* spill, std::vector<unsigned> numa_nodes = {});
+  /// `disk_worker`: nullptr without a disk tier. Both outlive this. `numa_nodes`: for added memory (base/numa.h).
+  CapacityKeeper(LockedStore& store, DiskWorker* disk_worker, std::vector<unsigned> numa_nodes = {});
   ~CapacityKeeper();
 
   /// Sets the target to `bytes`. Returns "", or the reason for a refusal: bad size, or too little memory.
@@ -48,7 +48,7 @@ class CapacityKeeper {
   std::uint64_t step_bytes() const;
 
   LockedStore& store_;
-  Spill* const spill_;
+  DiskWorker* const disk_worker_;
   const std::vector<unsigned> numa_nodes_;
   ArenaMemory& pages_;
   std::uint64_t granule_bytes_ = 0, bytes_max_ = 0;

@@ -33,15 +33,15 @@ std::string take_disk(const LiveParts& parts, const NodeOptions& next) {
     const AccessControl::Room room{next.store.arena.capacity_bytes, next.store.disk.capacity_bytes};
     if (std::string wrong = parts.access->set_room(room); !wrong.empty()) return wrong;
   }
-  parts.spill->set_limits(next.spill);
+  parts.disk_worker->set_limits(next.disk_threads);
   return take_limits(parts, next);
 }
 
 std::string take_directories(const LiveParts& parts, const NodeOptions& next) {
-  if (const std::string wrong = parts.spill->set_directories(next.spill_paths); !wrong.empty())
-    return "spill-path: " + wrong;
-  parts.spill->set_limits(next.spill);  // a call's time limit depends on the number of directories
-  parts.directories_changed(next.spill_paths);
+  if (const std::string wrong = parts.disk_worker->set_directories(next.disk_paths); !wrong.empty())
+    return "disk-path: " + wrong;
+  parts.disk_worker->set_limits(next.disk_threads);  // a call's time limit depends on the number of directories
+  parts.directories_changed(next.disk_paths);
   return "";
 }
 
@@ -65,21 +65,21 @@ void wire_up(Settings& settings, const LiveParts& parts) {
        parts.server.set_limits(next.sessions, next.handshakes_max, next.handshakes_per_second);
      });
   settings.on({"index-bytes-max", "namespace-count-max", "lease-count-max", "lease-count-per-session-max",
-               "pinned-fraction-max", "leased-fraction-max"},
+               "retained-fraction-max", "leased-fraction-max"},
               [parts](const NodeOptions& next) { return take_limits(parts, next); });
   on({"slow-log-seconds", "slow-log-count"}, [parts](const NodeOptions& next) { parts.node.slow.set(next.slow_log); });
   settings.on_demand({"drain-seconds"});
   if (parts.capacity != nullptr)
     settings.on({"capacity", "capacity-blocks"},
                 [parts](const NodeOptions& next) { return take_capacity(parts, next); });
-  if (parts.spill == nullptr) return;
-  on({"spill-put-wait-seconds", "spill-drop-wait-seconds"}, limit_sessions);
-  settings.on({"spill-capacity", "spill-capacity-blocks", "spill-policy", "spill-reserve", "spill-chance-min",
-               "spill-promote-reads", "spill-write-rate", "spill-drain-rate", "spill-scrub-rate", "spill-stop-seconds"},
+  if (parts.disk_worker == nullptr) return;
+  on({"spill-put-wait-seconds", "disk-drop-wait-seconds"}, limit_sessions);
+  settings.on({"disk-capacity", "disk-capacity-blocks", "spill-policy", "spill-reserve", "spill-chance-min",
+               "disk-promote-reads", "disk-write-rate", "disk-drain-rate", "disk-scrub-rate", "disk-stop-seconds"},
               [parts](const NodeOptions& next) { return take_disk(parts, next); });
-  settings.on({"spill-path"}, [parts](const NodeOptions& next) { return take_directories(parts, next); });
+  settings.on({"disk-path"}, [parts](const NodeOptions& next) { return take_directories(parts, next); });
   if (parts.warmer != nullptr) {
-    on({"spill-warm-rate"}, [parts](const NodeOptions& next) { parts.warmer->set_rate(next.warm_bytes_per_second); });
+    on({"disk-warm-rate"}, [parts](const NodeOptions& next) { parts.warmer->set_rate(next.warm_bytes_per_second); });
   }
   settings.on_demand({"spill-save"});
 }

@@ -6,12 +6,12 @@
 #include <string_view>
 #include <vector>
 
+#include "store/node/disk_worker/disk_threads.h"
 #include "store/node/jobs/context_warmer.h"
 #include "store/node/listen/server.h"
 #include "store/node/live/capacity.h"
 #include "store/node/options/settings.h"
 #include "store/node/session/core/admin_part.h"
-#include "store/node/spill/spill_driver.h"
 
 namespace kv {
 
@@ -20,7 +20,7 @@ struct LiveParts {
   NodeContext& node;
   Server& server;
   CapacityKeeper* capacity = nullptr;
-  SpillDriver* spill = nullptr;
+  DiskThreads* disk_worker = nullptr;
   AccessControl* access = nullptr;
   std::function<void(const std::vector<std::string>&)> directories_changed = {};  ///< Of the disk tier.
   ContextWarmerThread* warmer = nullptr;

@@ -15,7 +15,7 @@ std::string slow_request_text(const SlowRequest& request) {
   std::string text = fmt::format(
       "{} took {:.6f} s (lock {:.6f}, store {:.6f}, room {:.6f}, disk {:.6f}, move {:.6f}, client {:.6f}) blocks={} "
       "bytes={}",
-      frame_type_name(request.verb), seconds(request.took), seconds(phases.lock), seconds(phases.store),
+      frame_type_name(request.type), seconds(request.took), seconds(phases.lock), seconds(phases.store),
       seconds(phases.room), seconds(phases.disk), seconds(phases.move), seconds(phases.client), request.block_count,
       request.moved_bytes);
   if (request.space) text += " namespace=" + to_hex(request.space->bytes);

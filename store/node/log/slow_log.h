@@ -24,7 +24,7 @@ struct SlowRequest {
   std::chrono::system_clock::time_point began{};
   Duration took{};
   RequestPhases phases;
-  FrameType verb{};
+  FrameType type{};
   std::size_t block_count = 0;    ///< Named by the request.
   std::uint64_t moved_bytes = 0;  ///< Of blocks.
   bool has_failed = false;        ///< Did not complete.

@@ -83,7 +83,7 @@ class Adviser {
   /// Besides the blocks: the index at its bound, and blocks being written to disk.
   std::uint64_t fixed_bytes() const {
     return (wishes_.index_bytes_max > 0 ? wishes_.index_bytes_max : kIndexBytesMin) +
-           wishes_.spill_paths.size() * kWriteBytesOfDirectory;
+           wishes_.disk_paths.size() * kWriteBytesOfDirectory;
   }
   std::uint64_t index_part(std::uint64_t capacity) const {
     return wishes_.index_bytes_max > 0 ? 0 : capacity / kIndexPart;
@@ -221,12 +221,12 @@ class Adviser {
   void open_files() {
     if (!facts_.files) return unknown("open files", "the limit cannot be read");
     const std::uint64_t wanted = wishes_.session_count_max + kOwnFiles;
-    const std::uint64_t needed = wishes_.spill_paths.empty() ? (wanted * 4 + 2) / 3 : wanted * 4;
+    const std::uint64_t needed = wishes_.disk_paths.empty() ? (wanted * 4 + 2) / 3 : wanted * 4;
     const std::uint64_t hard = facts_.files->hard;
     const std::string measured =
         fmt::format("at most {} in this process; {} sessions with what they lend{} want {}",
                     hard == MachineFacts::kUnlimited ? "any number" : std::to_string(hard), wishes_.session_count_max,
-                    wishes_.spill_paths.empty() ? "" : " and the disk", needed);
+                    wishes_.disk_paths.empty() ? "" : " and the disk", needed);
     if (hard >= needed) return fine("open files", measured);
     machine("open files", measured, "connections beyond it are closed at once",
             fmt::format("LimitNOFILE={0} in the node's unit, or ulimit -n {0}", needed));
@@ -265,7 +265,7 @@ class Adviser {
       } else {
         machine(subject, measured,
                 "the file system refuses direct I/O: each block lies in memory twice, and what was written waits there",
-                "give spill-path a directory on ext4 or xfs");
+                "give disk-path a directory on ext4 or xfs");
       }
     }
     disk_sizes();
@@ -274,7 +274,7 @@ class Adviser {
 
   /// Blocks are spread evenly, so the directory with the least room limits the total.
   void disk_sizes() {
-    if (facts_.disks.empty() || wishes_.spill_capacity_bytes == 0) return;
+    if (facts_.disks.empty() || wishes_.disk_capacity_bytes == 0) return;
     std::map<std::uint64_t, std::uint64_t> on_device;
     for (const DiskFacts& disk : facts_.disks) ++on_device[disk.device];
     const auto count = static_cast<double>(facts_.disks.size());
@@ -285,8 +285,8 @@ class Adviser {
           static_cast<double>(disk.free_bytes) * kFileSystemShare / static_cast<double>(on_device[disk.device]);
       if (least < 0 || each < least) least = each;
     }
-    const auto segment = std::clamp(static_cast<double>(wishes_.spill_capacity_bytes) / 64, 64.0 * kMiB, 1.0 * kGiB);
-    const double all = static_cast<double>(wishes_.spill_capacity_bytes) + static_cast<double>(capacity_bytes_);
+    const auto segment = std::clamp(static_cast<double>(wishes_.disk_capacity_bytes) / 64, 64.0 * kMiB, 1.0 * kGiB);
+    const double all = static_cast<double>(wishes_.disk_capacity_bytes) + static_cast<double>(capacity_bytes_);
     const double needed = kFilesPerByte * all + 2 * segment;
     const std::string measured = "the files take up to " + size_words(static_cast<std::uint64_t>(needed)) +
                                  "; there is room for " + size_words(static_cast<std::uint64_t>(least * count));
@@ -294,13 +294,13 @@ class Adviser {
     const double fits = (least * count - 2 * segment) / kFilesPerByte - static_cast<double>(capacity_bytes_);
     const std::uint64_t bytes = fits > 0 ? rounded_down(static_cast<std::uint64_t>(fits)) : 0;
     const std::string reason = "a disk that is full is turned off, and blocks that leave memory are lost";
-    if (bytes < std::max(64 * kMiB, wishes_.spill_block_bytes))
-      return machine("disk space", measured, reason, "give spill-path more room; 95 % of what is free may be filled");
-    if (wishes_.spill_block_bytes > 0) {
-      set(Kind::kSet, "disk space", measured, reason, "spill-capacity-blocks",
-          std::to_string(bytes / wishes_.spill_block_bytes));
+    if (bytes < std::max(64 * kMiB, wishes_.disk_block_bytes))
+      return machine("disk space", measured, reason, "give disk-path more room; 95 % of what is free may be filled");
+    if (wishes_.disk_block_bytes > 0) {
+      set(Kind::kSet, "disk space", measured, reason, "disk-capacity-blocks",
+          std::to_string(bytes / wishes_.disk_block_bytes));
     } else {
-      set(Kind::kSet, "disk space", measured, reason, "spill-capacity", size_option(bytes));
+      set(Kind::kSet, "disk space", measured, reason, "disk-capacity", size_option(bytes));
     }
   }
 
@@ -313,7 +313,7 @@ class Adviser {
       if (!is_new) {
         machine("disk " + disk.path, "on the same file system as " + first->second->path,
                 "two directories of one device are no faster than one, and fail together",
-                "give each device one spill-path");
+                "give each device one disk-path");
       }
       if (!disk.wrong.empty()) continue;
       longest = std::max(longest, disk.slowest_seconds);
@@ -326,11 +326,11 @@ class Adviser {
               "a prefix lies on all directories, and waits for the slowest", "replace that device, or leave it out");
     }
     constexpr double kCallsOfHang = 4;  // a call this many times longer than the slowest one seen counts as hanging
-    if (longest * kCallsOfHang > wishes_.spill_hang_seconds) {
-      set(Kind::kSet, "spill-hang-seconds",
+    if (longest * kCallsOfHang > wishes_.disk_hang_seconds) {
+      set(Kind::kSet, "disk-hang-seconds",
           fmt::format("the slowest call took {:.2f} s; a directory is left out after {:.1f} s", longest,
-                      wishes_.spill_hang_seconds),
-          "a device that is only slow now and then would be left out", "spill-hang-seconds",
+                      wishes_.disk_hang_seconds),
+          "a device that is only slow now and then would be left out", "disk-hang-seconds",
           std::to_string(static_cast<std::uint64_t>(std::clamp(std::ceil(longest * kCallsOfHang), 1.0, 3600.0))));
     }
   }

@@ -22,10 +22,10 @@ struct NodeWishes {
   bool has_unix = false;
   bool has_tcp = false;  ///< With TLS or without.
   std::uint64_t session_count_max = 0;
-  std::vector<std::string> spill_paths;
-  std::uint64_t spill_capacity_bytes = 0;
-  std::uint64_t spill_block_bytes = 0;  ///< As for capacity_block_bytes.
-  double spill_hang_seconds = 0;
+  std::vector<std::string> disk_paths;
+  std::uint64_t disk_capacity_bytes = 0;
+  std::uint64_t disk_block_bytes = 0;  ///< As for capacity_block_bytes.
+  double disk_hang_seconds = 0;
 };
 
 struct Advice {

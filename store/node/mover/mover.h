@@ -1,4 +1,4 @@
-// store/node/mover/mover.h: hands blocks to their next owners. In the node, only mover/ and pool/ use the client.
+// store/node/mover/mover.h: hands blocks to their next owners. In the node, only mover/ and exchange/ use the client.
 //
 // Follow a block: it enters as part of a path listed by Store::list_paths(), is pinned in place, put to its next owner
 // like any client's block (offered, wanted, sent, verified there), and leaves unpinned. A copy stays until evicted.
@@ -41,7 +41,7 @@ struct MoverConfig {
 
 /// Moves blocks to where a map change will make clients look, before the change costs hits. Nodes *push*: the holder of
 /// a block has its name, its use and, by the owner rule, its next owner. The receiver takes it by an ordinary
-/// put, as far as it has room, and verifies it. A pull would need a verb that lists a node's blocks and a way to see
+/// put, as far as it has room, and verifies it. A pull would need a request that lists a node's blocks and a way to see
 /// which are hot. One rule serves all changes: blocks that this node owned under an earlier map and that another node
 /// owns under the coming map are put there, the latest used first.
 ///

@@ -94,11 +94,11 @@ NodeWishes wishes_of(const NodeOptions& options, const GivenOptions& given) {
     wishes.has_tcp = wishes.has_tcp || !is_unix;
   }
   wishes.session_count_max = options.sessions.count_max;
-  wishes.spill_paths = options.spill_paths;
-  wishes.spill_capacity_bytes = options.store.disk.capacity_bytes;
-  if (const std::uint64_t blocks = given_count(given, "spill-capacity-blocks"); blocks > 0)
-    wishes.spill_block_bytes = wishes.spill_capacity_bytes / blocks;
-  wishes.spill_hang_seconds = std::chrono::duration<double>(options.spill_hang).count();
+  wishes.disk_paths = options.disk_paths;
+  wishes.disk_capacity_bytes = options.store.disk.capacity_bytes;
+  if (const std::uint64_t blocks = given_count(given, "disk-capacity-blocks"); blocks > 0)
+    wishes.disk_block_bytes = wishes.disk_capacity_bytes / blocks;
+  wishes.disk_hang_seconds = std::chrono::duration<double>(options.disk_hang).count();
   return wishes;
 }
 
@@ -119,7 +119,7 @@ std::string toml_of(const std::vector<Advice>& advices) {
 
 int run_autotune(const NodeOptions& options, const GivenOptions& given, std::ostream& out, std::ostream& err) {
   MachineFacts facts = read_machine_facts();
-  for (const std::string& path : options.spill_paths) facts.disks.push_back(measure_disk(path));
+  for (const std::string& path : options.disk_paths) facts.disks.push_back(measure_disk(path));
   const std::vector<Advice> advices = advise(facts, wishes_of(options, given));
   if (const std::string wrong = try_out(advices, given); !wrong.empty()) {
     err << "kvstore-node: --autotune: the node would not take what this machine has room for: " << wrong << "\n";

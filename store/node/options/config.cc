@@ -12,10 +12,10 @@
 #include "base/numa.h"
 #include "base/printable.h"
 #include "base/spelling.h"
-#include "store/count_pool.h"
+#include "store/combined_counts.h"
 #include "store/node/access/access.h"
+#include "store/node/machine/disk_path.h"
 #include "store/node/machine/processors.h"
-#include "store/node/machine/spill_place.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/options/option_table.h"
 #include "transport/frame_message.h"
@@ -69,22 +69,22 @@ std::vector<OptionRow> memory_rows(Given& given) {
 std::vector<OptionRow> disk_rows(Given& given) {
   NodeOptions& o = given.options;
   return {
-      live({"spill-path", &o.spill_paths, Form{"a directory, or one to be made in a directory that is there"},
+      live({"disk-path", &o.disk_paths, Form{"a directory, or one to be made in a directory that is there"},
             "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device"}),
       fixed("directories are opened when the node starts; SIGHUP reads the file again",
-            {"spill-key-file", &o.spill_keys.file, Form{"a file of keys, 64 hexadecimal digits on a line"},
+            {"disk-key-file", &o.operator_keys.file, Form{"a file of keys, 64 hexadecimal digits on a line"},
              "File of keys, the current one first: 64 hexadecimal digits on a line, or an id and the digits. What is "
              "written to disk is encrypted (docs/security.md). None: it is not"}),
       // The command may contain a password or a token.
       secret(fixed(
           "directories are opened when the node starts; SIGHUP runs the command again",
-          {"spill-key-command", &o.spill_keys.command, Form{"a command for /bin/sh"},
+          {"disk-key-command", &o.operator_keys.command, Form{"a command for /bin/sh"},
            "Instead of that file: a command for /bin/sh that prints its lines, out of a KMS or a TPM, within 30 s"})),
-      live({"spill-capacity", &o.store.disk.capacity_bytes, kSize,
+      live({"disk-capacity", &o.store.disk.capacity_bytes, kSize,
             "Blocks kept on disk besides those in memory, such as 800GiB. The files take up to 1.25 x (this + "
             "capacity)"}),
-      live({"spill-capacity-blocks", &given.spill_capacity_blocks, kAnyValue,
-            "Exactly this many blocks of --capacity-block-bytes instead", "spill-capacity"}),
+      live({"disk-capacity-blocks", &given.disk_capacity_blocks, kAnyValue,
+            "Exactly this many blocks of --capacity-block-bytes instead", "disk-capacity"}),
       live({"spill-policy", &given.spill_policy, OneOf{"eviction", "write-through"},
             "When a block is written: eviction (its memory is wanted soon), write-through (it was stored)"}),
       live({"spill-reserve", &o.store.spill.reserve, RealLimits{0.001, 0.5},
@@ -94,30 +94,30 @@ std::vector<OptionRow> disk_rows(Given& given) {
             "that are not on it are evicted; 0: never"}),
       fixed("it needs to know when each block was stored",
             {"spill-skip-unused", &o.store.spill.skip_unused, kAnyValue,
-             "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten"}),
+             "While the disk or disk-write-rate is behind: evict blocks that were never used again unwritten"}),
       live({"spill-chance-min", &o.store.spill.chance_min, RealLimits{0, 1},
             "With a full disk and --eviction-policy yield: evict unwritten what is less likely than this to be used in "
             "the time that a block stays on disk; 0: write everything"}),
-      live({"spill-write-rate", &o.spill.write_bytes_per_second, kSizeOrZero,
+      live({"disk-write-rate", &o.disk_threads.write_bytes_per_second, kSizeOrZero,
             "Bytes a second written at most, such as 500MiB; 0: no limit"}),
-      live({"spill-scrub-rate", &o.spill.scrub_bytes_per_second, kSizeOrZero,
+      live({"disk-scrub-rate", &o.disk_threads.scrub_bytes_per_second, kSizeOrZero,
             "Bytes a second read and verified while nobody reads, such as 16MiB; 0: none"}),
-      live({"spill-drain-rate", &o.spill.drain_bytes_per_second, kSizeOrZero,
-            "Bytes a second moved at most out of a directory that was taken out of spill-path, such as 128MiB; 0: no "
+      live({"disk-drain-rate", &o.disk_threads.drain_bytes_per_second, kSizeOrZero,
+            "Bytes a second moved at most out of a directory that was taken out of disk-path, such as 128MiB; 0: no "
             "limit"}),
-      live({"spill-warm-rate", &o.warm_bytes_per_second, kSizeOrZero,
+      live({"disk-warm-rate", &o.warm_bytes_per_second, kSizeOrZero,
             "Bytes a second of named contexts brought to memory ahead of need, such as 256MiB; 0: none"}),
-      live({"spill-promote-reads", &o.store.disk.promote_reads, IntegerLimits{1, 255},
+      live({"disk-promote-reads", &o.store.disk.promote_reads, IntegerLimits{1, 255},
             "A block goes back to memory with its n-th read from disk"}),
-      {"spill-read-threads", &o.spill.read_threads, IntegerLimits{1, 256}, "Threads that wait for reads"},
-      {"spill-retry-seconds", &o.spill.retry_after, RealLimits{0.01, 3600},
+      {"disk-read-threads", &o.disk_threads.read_threads, IntegerLimits{1, 256}, "Threads that wait for reads"},
+      {"disk-retry-seconds", &o.disk_threads.retry_after, RealLimits{0.01, 3600},
        "A disk that failed is left alone this long, then tried again"},
-      {"spill-hang-seconds", &o.spill_hang, RealLimits{0.1, 3600},
+      {"disk-hang-seconds", &o.disk_hang, RealLimits{0.1, 3600},
        "Of several directories, one that does not answer for this long is left out until it does"},
-      live({"spill-drop-wait-seconds", &o.session.drop_wait, RealLimits{0, 3600},
+      live({"disk-drop-wait-seconds", &o.session.drop_wait, RealLimits{0, 3600},
             "A drop's answer waits this long for the disk to keep the drop; then it says that the drop holds until the "
             "next start"}),
-      live({"spill-stop-seconds", &o.spill.give_up_after, RealLimits{0.01, 3600},
+      live({"disk-stop-seconds", &o.disk_threads.give_up_after, RealLimits{0.01, 3600},
             "A stop no longer waits for a disk that finishes nothing for this long"}),
       live({"spill-save", &o.spill_save, kAnyValue, "At a clean stop, write what is in memory, for the next start"}),
   };
@@ -182,7 +182,7 @@ std::vector<OptionRow> cluster_rows(Given& given) {
       {"peer", &given.options.peers, kEndpointForm,
        "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH of a node of a static list, with which this one learns which "
        "blocks are used again; may be repeated, and may be this node itself. With --etcd all nodes of the cluster are"},
-      live({"pool-seconds", &given.options.pool_period, RealLimits{0, 3600},
+      live({"exchange-seconds", &given.options.exchange_period, RealLimits{0, 3600},
             "Between two times that nodes tell one another what they have learned; 0: this node learns alone"}),
       {"cluster-extent-blocks", &membership.extent_blocks, IntegerLimits{1, 1 << 20},
        "For a cluster that has no nodes yet: one block in so many begins an extent (docs/cluster.md)"},
@@ -247,8 +247,8 @@ std::vector<OptionRow> session_rows(Given& given) {
       fixed(
           "leases end in the order in which they were granted",
           {"lease-seconds", &o.store.lease_duration, RealLimits{0.001, 3600}, "How long a match may keep its blocks"}),
-      live({"pinned-fraction-max", &o.store.retained_fraction_max, RealLimits{0, 1},
-            "Share of the memory that pin may hold"}),
+      live({"retained-fraction-max", &o.store.retained_fraction_max, RealLimits{0, 1},
+            "Share of the memory that retain may hold"}),
       live({"leased-fraction-max", &o.store.leased_fraction_max, RealLimits{0, 1},
             "Share of the memory that leases may keep, shared blocks counted once"}),
       live({"requests-max", &o.session.requests_max, IntegerLimits{1, 1000000}, "Transfers in flight in one session"}),
@@ -444,7 +444,7 @@ std::string set_capacity(Given& given) {
   KV_ASSERT(given.capacity_block_bytes > 0);  // kSize
   arena.huge_pages = !given.no_huge_pages;
   // Nodes of a cluster that learn apart value a chain differently, and tear holes in it.
-  given.options.store.lru_unless_pooled = given.eviction_policy == "auto";
+  given.options.store.lru_unless_combined = given.eviction_policy == "auto";
   const auto* const policy =
       std::ranges::find(kPolicyNames, given.eviction_policy == "auto" ? "yield" : given.eviction_policy);
   KV_ASSERT(policy != std::end(kPolicyNames));  // the option's limits
@@ -481,43 +481,43 @@ std::string set_capacity(Given& given) {
 std::string set_disk(Given& given) {
   NodeOptions& options = given.options;
   KV_ASSERT(options.store.arena.capacity_bytes > 0);  // set_capacity() has run before
-  const std::vector<std::string>& paths = options.spill_paths;
+  const std::vector<std::string>& paths = options.disk_paths;
   std::uint64_t& capacity_bytes = options.store.disk.capacity_bytes;
-  if (given.spill_capacity_blocks > kBytesMax / given.capacity_block_bytes)
-    return fmt::format("spill-capacity-blocks: {}, more than 64 TiB in all; allowed: up to {}",
-                       given.spill_capacity_blocks, kBytesMax / given.capacity_block_bytes);
-  if (given.spill_capacity_blocks > 0) capacity_bytes = given.spill_capacity_blocks * given.capacity_block_bytes;
+  if (given.disk_capacity_blocks > kBytesMax / given.capacity_block_bytes)
+    return fmt::format("disk-capacity-blocks: {}, more than 64 TiB in all; allowed: up to {}",
+                       given.disk_capacity_blocks, kBytesMax / given.capacity_block_bytes);
+  if (given.disk_capacity_blocks > 0) capacity_bytes = given.disk_capacity_blocks * given.capacity_block_bytes;
   for (auto each = paths.begin(); each != paths.end(); ++each) {
-    if (each->empty()) return "spill-path: ''; allowed: a directory. To have none, leave the option out and restart";
+    if (each->empty()) return "disk-path: ''; allowed: a directory. To have none, leave the option out and restart";
     if (std::find(paths.begin(), each, *each) != each)
-      return "spill-path: " + *each + " is given twice; allowed: each directory once";
+      return "disk-path: " + *each + " is given twice; allowed: each directory once";
   }
   if (paths.size() > kPlaceCount)
-    return fmt::format("spill-path: {} directories; allowed: at most {}", paths.size(), kPlaceCount);
+    return fmt::format("disk-path: {} directories; allowed: at most {}", paths.size(), kPlaceCount);
   if (paths.empty() && capacity_bytes > 0)
-    return std::string(given.spill_capacity_blocks > 0 ? "spill-capacity-blocks" : "spill-capacity") +
-           ": given without spill-path; allowed: both or neither";
+    return std::string(given.disk_capacity_blocks > 0 ? "disk-capacity-blocks" : "disk-capacity") +
+           ": given without disk-path; allowed: both or neither";
   if (!paths.empty() && capacity_bytes == 0)
-    return "spill-path: given without spill-capacity; allowed: both (spill-capacity = \"100GiB\") or neither";
-  if (paths.empty() && options.spill_keys.is_given())
-    return std::string(options.spill_keys.option()) + ": given without spill-path; allowed: both or neither";
-  if (!options.spill_keys.file.empty() && !options.spill_keys.command.empty())
-    return "spill-key-command: given beside spill-key-file; allowed: one of them";
+    return "disk-path: given without disk-capacity; allowed: both (disk-capacity = \"100GiB\") or neither";
+  if (paths.empty() && options.operator_keys.is_given())
+    return std::string(options.operator_keys.option()) + ": given without disk-path; allowed: both or neither";
+  if (!options.operator_keys.file.empty() && !options.operator_keys.command.empty())
+    return "disk-key-command: given beside disk-key-file; allowed: one of them";
   options.store.spill.write_through = given.spill_policy == "write-through";
   // Blocks being written are pinned: a disk that hangs must leave most of the memory to puts.
-  options.spill.batch_bytes =
-      std::min<std::uint64_t>(options.spill.batch_bytes, options.store.arena.capacity_bytes / 8);
+  options.disk_threads.batch_bytes =
+      std::min<std::uint64_t>(options.disk_threads.batch_bytes, options.store.arena.capacity_bytes / 8);
   // The whole tier counts as stuck only if disabling a directory did not help.
-  options.spill.stuck_after = options.spill_hang * (paths.size() > 1 ? 2 : 1);
-  options.spill.drain_give_up_after = options.spill_hang * 30;
+  options.disk_threads.stuck_after = options.disk_hang * (paths.size() > 1 ? 2 : 1);
+  options.disk_threads.drain_give_up_after = options.disk_hang * 30;
   return "";
 }
 
 /// Checked at the start only: a disk that fails later must not block changes of other options.
-std::string check_spill_places(Given& given) {
-  for (const std::string& path : given.options.spill_paths) {
-    if (const std::string why = check_spill_place(path); !why.empty())
-      return "spill-path: '" + printable(path) + "': " + why;
+std::string check_disk_paths(Given& given) {
+  for (const std::string& path : given.options.disk_paths) {
+    if (const std::string why = check_disk_path(path); !why.empty())
+      return "disk-path: '" + printable(path) + "': " + why;
   }
   return "";
 }
@@ -542,8 +542,8 @@ std::string set_rdma(Given& given) {
 std::string set_cluster(Given& given) {
   NodeOptions& options = given.options;
   const std::vector<std::string>& peers = options.peers;
-  if (peers.size() > CountPool::kPeersMax)
-    return fmt::format("peer: {} are given; allowed: at most {}", peers.size(), CountPool::kPeersMax);
+  if (peers.size() > CombinedCounts::kPeersMax)
+    return fmt::format("peer: {} are given; allowed: at most {}", peers.size(), CombinedCounts::kPeersMax);
   for (auto each = peers.begin(); each != peers.end(); ++each) {
     if (const auto read = parse_endpoint(*each); !read) return "peer: " + read.error().text;
     if (std::find(peers.begin(), each, *each) != each)
@@ -604,9 +604,9 @@ std::string set_machine(Given& given) {
 /// The order matters: the first error is reported, and the disk's sizes and the policy need the capacity.
 /// `reads_files`: certificates and policy too; not at later changes, when a file may have gone bad.
 std::string derive(Given& given, bool reads_files) {
-  for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &check_spill_places,
+  for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &check_disk_paths,
                          &set_policy, &set_rdma, &set_cluster, &set_machine}) {
-    if (!reads_files && (set == &set_tls || set == &set_policy || set == &check_spill_places)) continue;
+    if (!reads_files && (set == &set_tls || set == &set_policy || set == &check_disk_paths)) continue;
     if (std::string wrong = set(given); !wrong.empty()) return wrong;
   }
   given.options.store.has_tenants = !given.options.policy_file.empty();

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "store/node/disk/files/spill_keys.h"
+#include "store/node/disk/files/operator_keys.h"
+#include "store/node/disk_worker/disk_threads.h"
 #include "store/node/log/slow_log.h"
 #include "store/node/membership/etcd.h"
 #include "store/node/membership/membership.h"
@@ -16,7 +17,6 @@
 #include "store/node/rdma/verbs_node.h"
 #include "store/node/session/core/session_limits.h"
 #include "store/node/session/core/session_table.h"
-#include "store/node/spill/spill_driver.h"
 #include "store/store.h"
 #include "transport/endpoint.h"
 #include "transport/tls/tls.h"
@@ -46,11 +46,11 @@ struct NodeOptions {
   std::string numa_nodes = "auto";  ///< As for choose_numa(), which has accepted it.
   StoreConfig store;
   SessionLimits session;
-  std::vector<std::string> spill_paths;  ///< Empty: without disk tier.
-  SpillKeySource spill_keys;             ///< Not given: disk contents are not encrypted.
-  bool spill_save = true;                ///< Write memory's blocks to disk at a clean stop.
-  Duration spill_hang = 2s;              ///< With several directories, one whose call takes longer is disabled.
-  SpillDriverConfig spill;
+  std::vector<std::string> disk_paths;  ///< Empty: without disk tier.
+  OperatorKeySource operator_keys;      ///< Not given: disk contents are not encrypted.
+  bool spill_save = true;               ///< Write memory's blocks to disk at a clean stop.
+  Duration disk_hang = 2s;              ///< With several directories, one whose call takes longer is disabled.
+  DiskThreadsConfig disk_threads;
   std::uint64_t warm_bytes_per_second = 256 << 20;  ///< For named contexts, from disk to memory; 0: off.
   enum class Rdma : std::uint8_t { kOff, kAuto, kOn };
   Rdma rdma = Rdma::kAuto;  ///< kOn: fail to start without it.
@@ -70,10 +70,10 @@ struct NodeOptions {
   Duration join_max = 300s;             ///< As in MoverConfig.
   Duration hand_over_max = 30s;         ///< After SIGTERM, before drain_timeout begins.
   std::vector<std::string> peers;       ///< Endpoints of a static list's nodes, for learning together.
-  Duration pool_period = 10s;           ///< Zero: this node learns alone.
+  Duration exchange_period = 10s;       ///< Zero: this node learns alone.
   /// Whether the node learns together with others.
-  bool pools() const {
-    return pool_period > Duration::zero() && store.policy == PolicyKind::kYield &&
+  bool exchanges() const {
+    return exchange_period > Duration::zero() && store.policy == PolicyKind::kYield &&
            (!peers.empty() || !etcd.endpoints.empty());
   }
   /// `self` lacks its instance, and its endpoints if it advertises those of `listen`.
@@ -90,7 +90,7 @@ struct GivenValues {
   NodeOptions options;
   std::vector<std::string> listen = {"tcp://127.0.0.1:7400"};
   std::string admin = "127.0.0.1:7401";
-  std::size_t capacity_blocks = 0, capacity_block_bytes = 2 << 20, spill_capacity_blocks = 0;
+  std::size_t capacity_blocks = 0, capacity_block_bytes = 2 << 20, disk_capacity_blocks = 0;
   bool no_huge_pages = false;
   std::string eviction_policy = "auto", spill_policy = "eviction", rdma = "auto";
   double weight = 0;

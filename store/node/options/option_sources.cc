@@ -31,7 +31,7 @@ Each option can stand in the TOML file under its long name (capacity = "64GiB") 
 KVSTORE_NODE_ and its name in capitals (KVSTORE_NODE_CAPACITY=64GiB). A flag wins over the environment, that over
 the file. Sizes: 4096, 512MiB, 4G. Times: 10s, 500ms, 2m.
 Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates, policy-file, tenant-secret-file,
-spill-key-file and the TOML file again, where they are given. `kvstorectl config list` shows which options can be changed
+disk-key-file and the TOML file again, where they are given. `kvstorectl config list` shows which options can be changed
 while the node runs.)";
 
 constexpr const char* kConfig = "config";
@@ -163,7 +163,7 @@ std::string help_of(const std::vector<OptionRow>& rows) {
   add("--check-config", "Check the options, print the result and exit");
   auto* const is_asked = add("--autotune",
                              "Measure this machine for a node with these options, say what to set and why, and exit. "
-                             "Writes 256 MiB to each --spill-path, and takes them away again");
+                             "Writes 256 MiB to each --disk-path, and takes them away again");
   auto* const as_json = add("--json", "With --autotune: one JSON document, for scripts")->needs(is_asked);
   add("--toml", "With --autotune: lines for the TOML file")->needs(is_asked)->excludes(as_json);
   return app.help();

@@ -69,8 +69,9 @@ std::string Settings::check(const std::vector<Assignment>& assignments, GivenOpt
     if (entry != nullptr && !applies_.contains(each.name)) {
       return fmt::format("{}: is of no use as this node was started{}", each.name,
                          each.name.starts_with("capacity") ? ": capacity-max says how far it may go, and was not given"
-                         : each.name.starts_with("spill-") ? ": it has no disk tier. Give it spill-path and restart"
-                                                           : "");
+                         : (each.name.starts_with("disk-") || each.name.starts_with("spill-"))
+                             ? ": it has no disk tier. Give it disk-path and restart"
+                             : "");
     }
     if (std::string wrong = next.set(each.name, each.values, GivenOptions::Source::kSet); !wrong.empty()) return wrong;
   }

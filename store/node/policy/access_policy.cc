@@ -256,7 +256,7 @@ class AccessPolicyReader {
                             {"disk-bytes", &holds.disk_bytes},
                             {"disk-bytes-max", &holds.disk_bytes_max},
                             {"leases-max", &holds.lease_count_max},
-                            {"pinned-bytes-max", &holds.pinned_bytes_max},
+                            {"retained-bytes-max", &holds.retained_bytes_max},
                             {"namespaces-max", &holds.namespace_count_max},
                             {"sessions-max", &tenant.session_count_max},
                             {"requests-per-second", nullptr, &tenant.requests_per_second},
@@ -374,7 +374,7 @@ Failure AccessPolicy::check_room(std::uint64_t memory_bytes, std::uint64_t disk_
                    fmt::format("policy-file: tenants: {}: {} in all, more than the {} of {}", field, sum, room, of));
   };
   if (memory > memory_bytes) return fail("memory-bytes", memory, memory_bytes, "this node's capacity");
-  if (disk > disk_bytes) return fail("disk-bytes", disk, disk_bytes, "this node's spill-capacity");
+  if (disk > disk_bytes) return fail("disk-bytes", disk, disk_bytes, "this node's disk-capacity");
   return {};
 }
 

@@ -6,8 +6,9 @@ namespace kv {
 namespace {
 
 constexpr bool is_whole() {
-  for (std::size_t i = 0; i < kVerbRules.size(); ++i) {
-    if (kVerbRules[i].verb != static_cast<FrameType>(i + 1) || kVerbRules[i].rule.right == Right::kNobody) return false;
+  for (std::size_t i = 0; i < kRequestRules.size(); ++i) {
+    if (kRequestRules[i].type != static_cast<FrameType>(i + 1) || kRequestRules[i].rule.right == Right::kNobody)
+      return false;
   }
   for (const PageRule& each : kPageRules) {
     if (each.path.empty() || each.rule.right == Right::kNobody) return false;

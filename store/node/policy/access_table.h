@@ -84,8 +84,8 @@ struct Rule {
   Scope scope = Scope::kNobody;
   bool is_local = false;  ///< On a node without a policy: for peers on its own machine.
 };
-struct VerbRule {
-  FrameType verb{};
+struct RequestRule {
+  FrameType type{};
   Rule rule;
 };
 struct PageRule {
@@ -95,7 +95,7 @@ struct PageRule {
 
 /// In the order of the type numbers: a type without a row does not compile (access_table.cc).
 // clang-format off
-inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
+inline constexpr std::array<RequestRule, kFrameTypeMax> kRequestRules = {{
     {FrameType::kHello, {Right::kEverybody, Scope::kNobody}},
     {FrameType::kOpen, {Right::kBlocks, Scope::kOwner}},
     {FrameType::kMatch, {Right::kRead, Scope::kOwner}},
@@ -121,7 +121,7 @@ inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
     {FrameType::kContext, {Right::kOperate, Scope::kOwner}},  // of the peer's tenant, or without a tenant
 }};
 // clang-format on
-/// Paths of the admin server, and of the verb admin. A path without a row is not served.
+/// Paths of the admin server, and of the request admin. A path without a row is not served.
 inline constexpr std::array<PageRule, 18> kPageRules = {{
     {"/metrics", {Right::kObserve, Scope::kNode}},
     {"/status", {Right::kEverybody, Scope::kNobody}},  // the same on every node: the three below have the data
@@ -143,9 +143,9 @@ inline constexpr std::array<PageRule, 18> kPageRules = {{
     {"/", {Right::kEverybody, Scope::kNobody}},
 }};
 
-constexpr Rule rule_for(FrameType verb) {
-  const auto number = static_cast<std::size_t>(verb);
-  return number == 0 || number > kVerbRules.size() ? Rule() : kVerbRules[number - 1].rule;
+constexpr Rule rule_for(FrameType type) {
+  const auto number = static_cast<std::size_t>(type);
+  return number == 0 || number > kRequestRules.size() ? Rule() : kRequestRules[number - 1].rule;
 }
 constexpr Rule rule_for(std::string_view path) {
   for (const PageRule& each : kPageRules) {
@@ -155,7 +155,7 @@ constexpr Rule rule_for(std::string_view path) {
 }
 /// Whether the path changes something: over HTTP by POST alone.
 constexpr bool is_act(std::string_view path) { return rule_for(path).right == Right::kOperate; }
-/// Whether the path is answered by JSON, over HTTP and by the verb admin. All others are pages of the admin server
+/// Whether the path is answered by JSON, over HTTP and by the request admin. All others are pages of the admin server
 /// alone.
 constexpr bool is_question(std::string_view path) {
   return is_act(path) || (path.ends_with(".json") && rule_for(path).right != Right::kNobody);

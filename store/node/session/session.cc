@@ -300,7 +300,7 @@ void Session::end_late_transfers(TimePoint now) {
   }
   for (const auto& put : late) {
     node.metrics.deadline_missed();
-    put->fail(Errc::kStaleLease, "put: the bytes did not come in time; staged memory is freed");
+    put->fail(Errc::kStaleLease, "put: the bytes did not come in time; its memory is freed");
   }
   if (!late.empty()) writer.flush();
 }
@@ -382,7 +382,7 @@ void Session::serve(const Frame& frame) {
     case FrameType::kPing: replies.reply_empty(type, frame.header.request_id); break;
   }
   const Duration took = node.clock.now() - began;
-  node.metrics.observe_verb(type, took, false);
+  node.metrics.observe_request(type, took, false);
   if (node.slow.is_slow(took)) tell_slow(*this, details_of(frame, spaces_, phases), took, false);
 }
 
@@ -528,7 +528,7 @@ bool Session::permit(const Frame& frame) {
 bool Session::admit(const Frame& frame) {
   const std::uint64_t request_id = frame.header.request_id;
   const std::uint32_t requests_max = node.limits->requests_max;
-  // Gets waiting to be sent hold pins, puts hold staged slots: this bounds both.
+  // Gets waiting to be sent hold pins, puts hold slots: this bounds both.
   if (sending_count + puts_.size() >= requests_max) {
     refuse(frame, Errc::kBusy, count_text("requests in flight", requests_max, requests_max));
     return false;
@@ -558,7 +558,8 @@ bool Session::hold(const Frame& frame) {
 void Session::on_get(const Frame& frame) {
   const auto* request = read_request<wire::GetRequest>(*this, frame);
   if (request == nullptr) return;
-  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
+  const OpenSpace* const space =
+      spaces_.find(frame, request->space(), request->namespace_check(), NamespaceKind::kChain);
   if (space == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
   const RegionTarget target = target_of(*request);
@@ -597,7 +598,7 @@ void Session::on_get(const Frame& frame) {
 }
 
 bool Session::reads_disk(std::uint8_t max_tier) const {
-  return node.spill != nullptr && max_tier >= 2 && node.spill->can_read();
+  return node.disk_worker != nullptr && max_tier >= 2 && node.disk_worker->can_read();
 }
 
 TimePoint Session::deadline_of(std::uint64_t deadline_us) const {
@@ -608,7 +609,7 @@ TimePoint Session::deadline_of(std::uint64_t deadline_us) const {
 void Session::on_set_get(const Frame& frame) {
   const auto* request = read_request<wire::SetGetRequest>(*this, frame);
   if (request == nullptr) return;
-  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check(), SpaceKind::kSet);
+  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check(), NamespaceKind::kSet);
   if (space == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
   const auto rooms = numbers_of(request->rooms());
@@ -664,7 +665,8 @@ asio::awaitable<void> Session::carry_out(std::shared_ptr<Session> self, std::sha
 void Session::on_put(const Frame& frame) {
   const auto* request = read_request<wire::PutRequest>(*this, frame);
   if (request == nullptr) return;
-  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
+  const OpenSpace* const space =
+      spaces_.find(frame, request->space(), request->namespace_check(), NamespaceKind::kChain);
   if (space == nullptr) return;
   PutOrder order;
   order.request_id = frame.header.request_id;
@@ -685,7 +687,7 @@ void Session::on_put(const Frame& frame) {
 void Session::on_set_put(const Frame& frame) {
   const auto* request = read_request<wire::SetPutRequest>(*this, frame);
   if (request == nullptr) return;
-  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check(), SpaceKind::kSet);
+  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check(), NamespaceKind::kSet);
   if (space == nullptr) return;
   PutOrder order;
   order.request_id = frame.header.request_id;
@@ -742,7 +744,7 @@ asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
 void Session::on_match(const Frame& frame) {
   const auto wanted =
       frame.header.type == FrameType::kSetMatch ? lookups_.on_set_match(frame) : lookups_.on_match(frame);
-  if (!wanted || !node.spill->can_read() || prefetches_.size() >= kPrefetchesMax) return;
+  if (!wanted || !node.disk_worker->can_read() || prefetches_.size() >= kPrefetchesMax) return;
   // The match has been answered, so the prefetch runs without a request and its failure is not reported.
   const auto prefetch =
       std::make_shared<Prefetch>(shared_from_this(), *wanted->space, wanted->hashes, wanted->group_counts);

@@ -159,21 +159,21 @@ void add_node(NodeContext& node, json& document) {
   values["checksum_failures"] = totals.checksum_failures;
   values["eviction_age_p50_seconds"] = eviction_age_p50_seconds(stats).value_or(0);
   for (const StoreStatName& stat : kStoreStatNames) values[stat.name] = stats.*stat.value;
-  if (node.spill != nullptr) add_all(node.spill->stats());
+  if (node.disk_worker != nullptr) add_all(node.disk_worker->stats());
   add_all(node.lent->stats());
   if (VerbsNode* const verbs = node.verbs) add_all(verbs->stats());
   if (node.security != nullptr) add_all(node.security->stats());
-  add_all(node.pool.stats(node.clock.now()));
+  add_all(node.exchange.stats(node.clock.now()));
   const LookedUp lookups = lookups_between({}, lookup_counts(stats));
   document["hit_rate"] = lookups.asked() > 0 ? json(lookups.found() / lookups.asked()) : json();
   if (const auto curve = node.store.with([](Store& store) { return store.curve(); }))
     document["curve"] = curve_json(*curve);
-  json& pool = document["pool"] = json::array();
-  for (const CountPool::Peer& peer : node.pool.peers(node.clock.now())) {
-    pool.push_back({{"name", peer.name},
-                    {"uses", peer.uses},
-                    {"weight", peer.weight},
-                    {"age_seconds", std::chrono::duration<double>(peer.age).count()}});
+  json& exchange = document["exchange"] = json::array();
+  for (const CombinedCounts::Peer& peer : node.exchange.peers(node.clock.now())) {
+    exchange.push_back({{"name", peer.name},
+                        {"uses", peer.uses},
+                        {"weight", peer.weight},
+                        {"age_seconds", std::chrono::duration<double>(peer.age).count()}});
   }
 }
 
@@ -229,7 +229,7 @@ AdminAnswer tell_slow_log(NodeContext& node, const AdminQuestion& question, Peer
                       {"move", seconds(phases.move)},
                       {"client", seconds(phases.client)},
                       {"other", seconds(std::max(Duration::zero(), each.took - phases.sum()))}}},
-                    {"verb", frame_type_name(each.verb)},
+                    {"op", frame_type_name(each.type)},
                     {"blocks", each.block_count},
                     {"bytes", each.moved_bytes},
                     {"failed", each.has_failed},
@@ -246,7 +246,7 @@ AdminAnswer tell_slow_log(NodeContext& node, const AdminQuestion& question, Peer
 
 AdminAnswer tell_learned(NodeContext& node, const AdminQuestion& question, PeerAccess&, ActLine&) {
   if (!question.query.empty()) return bad_query(question, "none");
-  const auto told = node.pool.told();
+  const auto told = node.exchange.told();
   return given({{"learned", to_hex(std::as_bytes(std::span(*told)))}});
 }
 

@@ -1,5 +1,5 @@
 // store/node/status/admin_answers.h: what people and tools ask of a node, and the answers, as JSON: the same over HTTP
-// (store/node/listen/admin.h) and by the wire's verb admin (store/node/session).
+// (store/node/listen/admin.h) and by the wire's request admin (store/node/session).
 #pragma once
 
 #include <string_view>

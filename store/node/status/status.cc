@@ -153,7 +153,7 @@ json memory_json(const StoreStats& stats) {
   return {{"capacity_bytes", stats.capacity_bytes},   {"used_bytes", stats.allocated_bytes},
           {"slab_bytes", stats.slab_bytes},           {"blocks", stats.block_count},
           {"set_blocks", stats.set_block_count},      {"pinned_blocks", stats.pinned_count},
-          {"staged_blocks", stats.staged_count},      {"leases", stats.lease_count},
+          {"incoming_blocks", stats.incoming_count},  {"leases", stats.lease_count},
           {"leased_bytes", stats.leased_bytes},       {"index_used_bytes", stats.index_used_bytes},
           {"index_bytes_max", stats.index_bytes_max}, {"stored_blocks", stats.stored_blocks},
           {"evicted_blocks", stats.evicted_blocks},   {"eviction_age_s", age ? json(*age) : json()}};
@@ -163,7 +163,7 @@ json disk_json(const NodeContext& node, const StatusConfig& config, const StoreS
   const auto is_on = [](const NodeMetrics::Value& each) {
     return std::string_view(each.name) == "disk_is_on" && each.value > 0;
   };
-  return {{"is_on", std::ranges::any_of(node.spill->stats(), is_on)},
+  return {{"is_on", std::ranges::any_of(node.disk_worker->stats(), is_on)},
           {"capacity_bytes", config.disk_capacity_now ? config.disk_capacity_now() : config.disk_capacity_bytes},
           {"used_bytes", stats.disk_only_bytes},
           {"log_bytes", stats.disk_log_bytes},
@@ -274,7 +274,7 @@ std::string StatusAnswers::now_json(PeerAccess& peer) {
   const StoreStats stats = node_.store.with([](Store& each) { return each.stats(); });
   json result = {{"node", node_json(node_, config_)}, {"memory", memory_json(stats)}, {"classes", classes_json(stats)}};
   if (config_.numa) result["numa"] = numa_json(config_.numa());
-  if (node_.spill != nullptr) result["disk"] = disk_json(node_, config_, stats);
+  if (node_.disk_worker != nullptr) result["disk"] = disk_json(node_, config_, stats);
   add_spaces(node_, stats, peer, result);
   result["cluster"] = cluster_json(*node_.cluster.view(), node_.node_id);
   result["last"] = json::parse(history_.last_json());

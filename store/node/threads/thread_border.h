@@ -22,18 +22,18 @@ enum class NodeThread : std::uint8_t {
   kAdmin,       ///< HTTP.
   kMembership,  ///< etcd.
   kMover,       ///< Hand-overs.
-  kPool,        ///< Learning together.
+  kExchange,    ///< Learning together.
   kContexts,    ///< The file of named contexts.
   kWarmer,      ///< Contexts brought from disk.
   kLearned,     ///< The file of learned counts.
   kEraser,      ///< Erasing a tenant.
   kCapacity,    ///< The arena's size.
-  kSpill,       ///< The disk tier, and its disks.
+  kDisk,        ///< The disk tier, and its disks.
   kRdma         ///< Devices.
 };
 inline constexpr std::array kNodeThreadNames = {"main",     "io",       "admin",  "membership", "mover",
-                                                "pool",     "contexts", "warmer", "learned",    "eraser",
-                                                "capacity", "spill",    "rdma"};
+                                                "exchange", "contexts", "warmer", "learned",    "eraser",
+                                                "capacity", "disk",     "rdma"};
 
 /// Bad input from a peer, a file, etcd or an operator is an error to return, and a bug of this program is KV_ASSERT.
 /// Exceptions are the cases between: a library given odd input, or a machine without memory. Each ends at the border of

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _kvstore
-from .._kvstore import Future, Queue, SetGetResult, SetMatchResult, SetPutResult, Verb
+from .._kvstore import Future, Op, Queue, SetGetResult, SetMatchResult, SetPutResult
 from ..doors.door import Door
 from ..doors.options import AccessOptions
 from ..doors.results import landed
@@ -91,7 +91,7 @@ def door_of(options: Options, identity: str) -> Door:
 
 @dataclass
 class _Batch:
-    verb: Verb
+    op: Op
     call: Future[Any]
     key_count: int
     #: Of the memory of a get.
@@ -123,27 +123,27 @@ class Connector:
 
     def submit_batch_get(self, keys: Sequence[str], memoryviews: list[Any]) -> int:
         sizes = np.fromiter((memoryview(each).nbytes for each in memoryviews), np.uint64, len(memoryviews))
-        return self._submit(Verb.GET_SET, keys, sizes, blocks=memoryviews)
+        return self._submit(Op.GET_SET, keys, sizes, blocks=memoryviews)
 
     def submit_batch_set(self, keys: Sequence[str], memoryviews: list[Any]) -> int:
-        return self._submit(Verb.PUT_SET, keys, blocks=memoryviews)
+        return self._submit(Op.PUT_SET, keys, blocks=memoryviews)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        return self._submit(Verb.MATCH_SET, keys)
+        return self._submit(Op.MATCH_SET, keys)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
-        return self._submit(Verb.DROP, keys)
+        return self._submit(Op.DROP, keys)
 
-    def _submit(self, verb: Verb, keys: Sequence[str], sizes: npt.NDArray[np.uint64] | None = None, **more: Any) -> int:
+    def _submit(self, op: Op, keys: Sequence[str], sizes: npt.NDArray[np.uint64] | None = None, **more: Any) -> int:
         if self._client.is_closed:
             raise BadRequest("the connector is closed")
         self._queue.check()
         if not keys:
             raise BadRequest("keys: none")
         names = [_kvstore.sha256(key.encode()) for key in keys]
-        call = self._queue.call(verb, self._space._id, names, self._deadline, **more)
+        call = self._queue.call(op, self._space._id, names, self._deadline, **more)
         number = next(self._numbers)
-        self._batches[number] = _Batch(verb, call, len(names), sizes)
+        self._batches[number] = _Batch(op, call, len(names), sizes)
         if not call._tell(partial(self._ended.append, number)):  # refused
             self._ended.append(number)
             os.eventfd_write(self.event_fd(), 1)
@@ -190,5 +190,5 @@ def _report(batch: _Batch) -> tuple[bool, str, list[bool]]:
     if not text and isinstance(result, SetPutResult) and result.conflicts:
         text = "a key is stored with other bytes"
     # A missing block does not fail a lookup or a load. A partly stored batch is a failed store.
-    is_good = not isinstance(result.why, Cancelled) and (batch.verb is not Verb.PUT_SET or bool(flags.all()))
+    is_good = not isinstance(result.why, Cancelled) and (batch.op is not Op.PUT_SET or bool(flags.all()))
     return is_good, text, flags.tolist()

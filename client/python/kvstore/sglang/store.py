@@ -277,9 +277,9 @@ class Pool:
             is_whole = why is None
             done += moved
         done += [False] * (len(keys) - len(done))
-        verb, missed = ("loaded", "missing") if kind == "loads" else ("stored", "refused")
-        self._door.count(f"{verb}_pages", sum(done))
-        self._door.count(f"{verb}_bytes", sum(done) * self.page_bytes)
+        op, missed = ("loaded", "missing") if kind == "loads" else ("stored", "refused")
+        self._door.count(f"{op}_pages", sum(done))
+        self._door.count(f"{op}_bytes", sum(done) * self.page_bytes)
         self._door.count(f"{missed}_pages", len(keys) - sum(done))
         return done
 

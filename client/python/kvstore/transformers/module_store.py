@@ -76,7 +76,7 @@ class ModuleStore:
         return self._modules.space
 
     def block_names(self, unit: Unit) -> npt.NDArray[np.uint8]:
-        """The names of a unit's blocks in :attr:`space`: to pin a module, or to drop it."""
+        """The names of a unit's blocks in :attr:`space`: to retain a module, or to drop it."""
         return block_names(self.space.namespace, unit.tokens, unit.positions, self._block_size)
 
     def prefill(

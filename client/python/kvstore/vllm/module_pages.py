@@ -197,4 +197,4 @@ class ModulePages:
 
 
 def _where(staging: Staging) -> dict[str, Any]:
-    return {} if staging.lane is None else {"stream": staging.lane.stream, "grid_max": GRID_MAX}
+    return {} if staging.line is None else {"stream": staging.line.stream, "grid_max": GRID_MAX}

@@ -119,7 +119,7 @@ def device_of(pages: list[list[Cache]]) -> int | None:
     return devices.pop()
 
 
-class Lane:
+class Line:
     """The connector's own stream on the pages' device, with its ordering against the engine's stream. The order of calls in this process's
     thread does not order the two streams.
 
@@ -135,7 +135,7 @@ class Lane:
         return record(self._engine(), self.stream.device)
 
     def wait(self, event: Event) -> None:
-        """Orders the lane's later work after the event."""
+        """Orders the line's later work after the event."""
         self.stream.wait(event)
 
     def hold_engine(self, event: Event) -> None:
@@ -154,7 +154,7 @@ class PiecePages(Protocol):
 class Staging(RowPool):
     """Rows of lent memory, for one rank's parts of blocks: a row holds a part of any group, layer after layer; a block has a row per part.
 
-    Without a lane, pages are in host memory, and a copy is done when its call returns. With one, calls return the event of the copy's end:
+    Without a line, pages are in host memory, and a copy is done when its call returns. With one, calls return the event of the copy's end:
     until then the copy owns its rows and pages.
     """
 
@@ -165,15 +165,15 @@ class Staging(RowPool):
         rank: int,
         pages: list[list[Cache]],
         modules: PiecePages | None,
-        lane: Lane | None,
+        line: Line | None,
     ) -> None:
         """``pages``: of each group, its parts; ``modules``: the same pages by token."""
         row_bytes = model.block_bytes_max
         self._part_count = count = model.parts_per_rank
         self._parts = range(rank // model.replicas * count, (rank // model.replicas + 1) * count)
         row_count = max(8 * count, model.options.staging_bytes // 2 // row_bytes)
-        super().__init__(client, row_count, row_bytes, page_locked=lane is not None)
-        self.lane = lane
+        super().__init__(client, row_count, row_bytes, page_locked=line is not None)
+        self.line = line
         self._model, self._pages, self._modules = model, pages, modules
         self._caches = [self._bind(group, parts[0].layout) for group, parts in zip(model.groups, pages, strict=True)]
 
@@ -240,5 +240,5 @@ class Staging(RowPool):
                 yield self._caches[group], own_rows, pages, [blocks[i].page for i in mine]
 
     def _copy(self, to: Cache, to_ids: Sequence[int], source: Cache, from_ids: Sequence[int]) -> Event | None:
-        stream = None if self.lane is None else self.lane.stream
+        stream = None if self.line is None else self.line.stream
         return relayout(to, to_ids, source, from_ids, stream=stream, grid_max=0 if stream is None else GRID_MAX)

@@ -435,9 +435,9 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
     def _end(self, job: _Job) -> None:
         done = np.concatenate([*job.done, np.zeros(len(job.keys) - job.sent, np.bool_)])
         count = int(done.sum())
-        verb, missed = ("loaded", "missing") if job.job.is_promotion else ("stored", "unsaved")
-        self.counters[f"{verb}_chunks"] += count
-        self.counters[f"{verb}_bytes"] += count * self.block_size_bytes
+        done_name, missed = ("loaded", "missing") if job.job.is_promotion else ("stored", "unsaved")
+        self.counters[f"{done_name}_chunks"] += count
+        self.counters[f"{done_name}_bytes"] += count * self.block_size_bytes
         self.counters[f"{missed}_chunks"] += len(job.keys) - count
         is_whole = count == len(job.keys)
         keys = tuple(job.keys[i] for i in np.flatnonzero(done)) if not is_whole and count > 0 else None

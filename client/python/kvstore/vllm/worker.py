@@ -27,7 +27,7 @@ from .messages import Blocks, Load, Report, Save, Stage, Step, first_of
 from .model import Model
 from .module_pages import ModulePages
 from .modules import module_namespace
-from .pages import Lane, Staging, bind_pages, device_of
+from .pages import Line, Staging, bind_pages, device_of
 from .stats import KVStoreStats
 
 logger = init_logger("vllm.kvstore")
@@ -162,9 +162,9 @@ class WorkerSide:
             self._spaces[True] = self._door.open(module_namespace(model.namespace))
         if device is not None:
             warm_up(device)  # otherwise the first load pays for it
-        #: One for each direction, with a lane of its own: a gather waits for the end of a step, which loads need not.
+        #: One for each direction, with a line of its own: a gather waits for the end of a step, which loads need not.
         self._load_rows, self._save_rows = (
-            Staging(self._door.client, model, rank, pages, modules, None if device is None else Lane(device))
+            Staging(self._door.client, model, rank, pages, modules, None if device is None else Line(device))
             for _ in range(2)
         )
         for staging in (self._load_rows, self._save_rows):
@@ -193,8 +193,8 @@ class WorkerSide:
 
     def start_step(self, step: Step) -> None:
         now = time.monotonic()
-        lane = self._load_rows.lane
-        after = lane.now() if lane is not None and step.loads else None
+        line = self._load_rows.line
+        after = line.now() if line is not None and step.loads else None
         computed = self._computed_seconds + self._clock.so_far()
         self._loads.extend(_Load(load, now, computed, after) for load in step.loads)
         self._send_loads()
@@ -283,18 +283,18 @@ class WorkerSide:
 
     def _scatter(self, part: _Part, are_here: list[bool]) -> Event | None:
         """Scatters the landed blocks into their pages. On a GPU this is enqueued, with the engine's next step behind it."""
-        lane = self._load_rows.lane
-        if lane is not None and part.of.after is not None:
-            lane.wait(part.of.after)
+        line = self._load_rows.line
+        if line is not None and part.of.after is not None:
+            line.wait(part.of.after)
         count = len(part.rows) // len(part.blocks)
         mine = [i for i, is_here in enumerate(are_here) if is_here]
         rows = [row for i in mine for row in part.rows[i * count : (i + 1) * count]]
         try:
             self._load_rows.scatter([part.blocks[i] for i in mine], rows)
         finally:  # also after work that was enqueued before an error
-            event = None if lane is None else lane.stream.record()
-            if lane is not None and event is not None:
-                lane.hold_engine(event)
+            event = None if line is None else line.stream.record()
+            if line is not None and event is not None:
+                line.hold_engine(event)
         return event
 
     def _end_scatters(self) -> None:
@@ -316,8 +316,8 @@ class WorkerSide:
         self._end_puts()
         self._end_gathers()
         self._saves.extend(_Save(save, now, self._sent_before(save)) for save in step.saves)
-        lane = self._save_rows.lane
-        computed = lane.now() if lane is not None and self._saves else None
+        line = self._save_rows.line
+        computed = line.now() if line is not None and self._saves else None
         while self._saves:
             each = self._saves[0]
             blocks = each.save.blocks
@@ -360,20 +360,20 @@ class WorkerSide:
 
     def _gather(self, of: _Save, blocks: Blocks, computed: Event | None) -> None:
         """Gathers blocks into rows. On a GPU this is enqueued after ``computed``, the step's end."""
-        lane = self._save_rows.lane
+        line = self._save_rows.line
         of.sent += len(blocks)
         rows = self._save_rows.take_for(blocks)
         try:
-            if lane is not None and computed is not None:
-                lane.wait(computed)
+            if line is not None and computed is not None:
+                line.wait(computed)
             event = self._save_rows.gather(blocks, rows)
         except Error as error:  # from the GPU
             self._save_rows.give(rows, is_doubtful=True)
             self._door.saves.failed(error)
             self.counters["refused_blocks"] += len(rows)
             return
-        if lane is not None and event is not None and any(self._groups[block.group].is_state for block in blocks):
-            lane.hold_engine(event)  # a step overwrites the previous step's state
+        if line is not None and event is not None and any(self._groups[block.group].is_state for block in blocks):
+            line.hold_engine(event)  # a step overwrites the previous step's state
         of.gathers += 1
         self._gathers.append(_Gather(of, blocks, rows, event))
 

@@ -49,10 +49,10 @@ NamedContext extend_context(const PyClient& self, const std::string& name, doubl
 }
 
 /// Calls that need the name alone: delete, warm, stop_warming and list.
-template <class T, auto verb>
+template <class T, auto method>
 T of_context(const PyClient& self, const std::string& name, double deadline) {
   return self.core()->ask<T>([&, time = deadline_of(deadline)](Client& client, CallControl control) {
-    return (client.*verb)(name, time, control);
+    return (client.*method)(name, time, control);
   });
 }
 

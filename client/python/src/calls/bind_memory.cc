@@ -151,7 +151,7 @@ void take_back(const PyClient& self, const PyDeviceMemory& memory, double deadli
   check_lent(core, memory);
   region->is_leaving = true;
   const Completion end =
-      core.run({.verb = Verb::kRemoveDeviceMemory, .deadline = deadline_of(deadline), .memory = region->bytes});
+      core.run({.op = Op::kRemoveDeviceMemory, .deadline = deadline_of(deadline), .memory = region->bytes});
   // After any other failure it goes on leaving: a later call waits for that.
   if (end.error == Errc::kBusy) region->is_leaving = false;
   check(core, end);

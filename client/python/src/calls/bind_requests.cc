@@ -16,8 +16,8 @@
 namespace kv::python {
 namespace {
 
-bool is_of_set(Verb verb) { return verb == Verb::kMatchSet || verb == Verb::kGetSet || verb == Verb::kPutSet; }
-bool reads_blocks(Verb verb) { return verb == Verb::kPut || verb == Verb::kPutSet; }
+bool is_of_set(Op op) { return op == Op::kMatchSet || op == Op::kGetSet || op == Op::kPutSet; }
+bool reads_blocks(Op op) { return op == Op::kPut || op == Op::kPutSet; }
 
 /// The checksums of a call's blocks, for each stripe of each block: where they land, or where they come from.
 std::span<std::uint64_t> checksums_from(nb::handle object, std::size_t block_count, std::size_t block_bytes,
@@ -44,9 +44,9 @@ void check_group_counts(std::span<const BlockHash> hashes, std::span<const std::
 /// Where the call's blocks lie. Throws where a device's memory must not be named, or nobody could verify it.
 std::vector<std::span<std::byte>> take_blocks(const ClientCore& core, Request& request, nb::handle blocks,
                                               nb::handle rows, nb::handle checksums, Holds& holds) {
-  const bool is_written = !reads_blocks(request.verb);
+  const bool is_written = !reads_blocks(request.op);
   const std::size_t count = request.hashes.size();
-  if (is_of_set(request.verb)) return sized_blocks_from(blocks, rows, count, is_written, holds);
+  if (is_of_set(request.op)) return sized_blocks_from(blocks, rows, count, is_written, holds);
   core.check_open();  // reading the other arguments may have run Python
   if (core.is_forked()) throw failure_of(Errc::kForked);
   const std::size_t block_bytes = core.size_of(request.space).block_bytes;
@@ -62,7 +62,7 @@ std::vector<std::span<std::byte>> take_blocks(const ClientCore& core, Request& r
 }
 
 /// A call on blocks.
-nb::object call(Caller& on, Verb verb, std::uint32_t space, nb::handle names, double deadline, nb::handle blocks,
+nb::object call(Caller& on, Op op, std::uint32_t space, nb::handle names, double deadline, nb::handle blocks,
                 nb::handle rows, nb::handle checksums, nb::handle groups, nb::handle token_ids, nb::handle extras,
                 const std::vector<std::uint64_t>& segment_ends, std::uint64_t lease, std::size_t block_count_min,
                 std::uint8_t reuse, bool wants_lease, bool prefetch, bool memory_only) {
@@ -70,8 +70,8 @@ nb::object call(Caller& on, Verb verb, std::uint32_t space, nb::handle names, do
   const std::vector<BlockHash> hashes = hashes_from(names, "hashes");
   const std::vector<ExtraDigest> digests = extras_from(extras, "extras");
   const Numbers<std::uint32_t> ids(token_ids, "token_ids"), counts(groups, "groups");
-  if (is_of_set(verb)) check_group_counts(hashes, counts.values(), !groups.is_none());
-  Request request{.verb = verb,
+  if (is_of_set(op)) check_group_counts(hashes, counts.values(), !groups.is_none());
+  Request request{.op = op,
                   .space = Space{space},
                   .hashes = hashes,
                   .deadline = deadline_of(deadline),
@@ -90,7 +90,7 @@ nb::object call(Caller& on, Verb verb, std::uint32_t space, nb::handle names, do
   if (!blocks.is_none()) targets = take_blocks(*on.core(), request, blocks, rows, checksums, holds);
   // Borrowed, not copied: an engine must not write to these blocks until the call has ended, just as in C.
   const std::vector<std::span<const std::byte>> sources(targets.begin(), targets.end());
-  if (reads_blocks(verb)) {
+  if (reads_blocks(op)) {
     request.from = sources;
     request.checksums_of_from = std::exchange(request.checksums, {});
   } else {
@@ -100,11 +100,11 @@ nb::object call(Caller& on, Verb verb, std::uint32_t space, nb::handle names, do
 }
 
 Request opening(const NamespaceRecord& record, double deadline) {
-  return {.verb = Verb::kOpen, .deadline = deadline_of(deadline), .record = &record};
+  return {.op = Op::kOpen, .deadline = deadline_of(deadline), .record = &record};
 }
 
 void wait_open(PyClient& self, std::uint32_t space, double deadline) {
-  self.make({.verb = Verb::kWaitOpen, .space = Space{space}, .deadline = deadline_of(deadline)}, {});
+  self.make({.op = Op::kWaitOpen, .space = Space{space}, .deadline = deadline_of(deadline)}, {});
 }
 
 Async<Told<MissReport>> explain(Client& client, Space space, Hashes hashes, std::chrono::microseconds deadline,
@@ -135,20 +135,20 @@ TraceContext current_trace() {
 
 void bind_caller(nb::module_& module) {
   using namespace nb::literals;
-  nb::enum_<Verb>(module, "Verb")
-      .value("MATCH", Verb::kMatch)
-      .value("GET", Verb::kGet)
-      .value("LOAD", Verb::kLoad)
-      .value("PUT", Verb::kPut)
-      .value("TOUCH", Verb::kTouch)
-      .value("PIN", Verb::kRetain)
-      .value("UNPIN", Verb::kUnretain)
-      .value("DROP", Verb::kDrop)
-      .value("MATCH_SET", Verb::kMatchSet)
-      .value("GET_SET", Verb::kGetSet)
-      .value("PUT_SET", Verb::kPutSet);
+  nb::enum_<Op>(module, "Op")
+      .value("MATCH", Op::kMatch)
+      .value("GET", Op::kGet)
+      .value("LOAD", Op::kLoad)
+      .value("PUT", Op::kPut)
+      .value("TOUCH", Op::kTouch)
+      .value("RETAIN", Op::kRetain)
+      .value("UNRETAIN", Op::kUnretain)
+      .value("DROP", Op::kDrop)
+      .value("MATCH_SET", Op::kMatchSet)
+      .value("GET_SET", Op::kGetSet)
+      .value("PUT_SET", Op::kPutSet);
   nb::class_<Caller>(module, "Caller")
-      .def("call", &call, "verb"_a, "space"_a, "hashes"_a, "deadline"_a, nb::kw_only(), "blocks"_a = nb::none(),
+      .def("call", &call, "op"_a, "space"_a, "hashes"_a, "deadline"_a, nb::kw_only(), "blocks"_a = nb::none(),
            "rows"_a = nb::none(), "checksums"_a = nb::none(), "groups"_a = nb::none(), "token_ids"_a = nb::none(),
            "extras"_a = nb::none(), "segment_ends"_a = std::vector<std::uint64_t>(), "lease"_a = 0,
            "block_count_min"_a = 1, "reuse"_a = 0, "wants_lease"_a = false, "prefetch"_a = false,
@@ -175,7 +175,7 @@ void bind_requests(ClientClass& client, QueueClass& queue) {
           "record"_a, "deadline"_a, "then"_a = nb::none())
       .def(
           "release",  // waits neither for a node nor for the client's thread: the caller does not need the answer
-          [](Queue& self, std::uint64_t lease) { self.begin({.verb = Verb::kRelease, .lease = Lease{lease}}, {}); },
+          [](Queue& self, std::uint64_t lease) { self.begin({.op = Op::kRelease, .lease = Lease{lease}}, {}); },
           "lease"_a);
 }
 

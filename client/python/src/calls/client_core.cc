@@ -90,7 +90,7 @@ Completion ClientCore::run(Request request) {
   }
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   sweep();  // not before the call: other threads may run meanwhile, and take back the memory that it names
-  end.verb = request.verb;
+  end.op = request.op;
   return end;
 }
 
@@ -136,7 +136,7 @@ void ClientCore::close() {
 }
 
 void check(const ClientCore& core, const Completion& end) {
-  if (!end.error || (end.error == Errc::kCancelled && has_why(end.verb))) return;
+  if (!end.error || (end.error == Errc::kCancelled && has_why(end.op))) return;
   // Calls of a disabled client end as unavailable, which would read as a node that may come back.
   if (end.error == Errc::kUnavailable && core.is_disabled())
     throw StatusError{kStatusInternal, "the client is disabled after an internal error"};

@@ -99,7 +99,7 @@ template <class T, class Make>
 T ClientCore::ask(Make make) {
   std::optional<T> answer;
   const Work work = [&](Client& client, CallControl control) { return keep<T>(make(client, control), answer); };
-  check(*this, run({.verb = Verb::kOther, .work = &work}));
+  check(*this, run({.op = Op::kOther, .work = &work}));
   return *std::move(answer);
 }
 

@@ -52,7 +52,7 @@ Future Queue::begin(Request request, Holds holds, nb::object then) {
   core_->check_open();
   request.tag = ++last_tag_;
   request.trace = current_trace();
-  state->end.verb = request.verb;
+  state->end.op = request.op;
   in_flight_.emplace(request.tag, state);
   Result<CallId> begun = error_code(Errc::kBusy);
   try {

@@ -149,33 +149,33 @@ nb::object why_object(const error_code& why, const std::string& reason) {
   return nb::module_::import_("kvstore.errors").attr("error_of")(failure.status, failure.text);
 }
 
-bool has_why(Verb verb) {
-  switch (verb) {
-    case Verb::kMatch:
-    case Verb::kGet:
-    case Verb::kLoad:
-    case Verb::kPut:
-    case Verb::kMatchSet:
-    case Verb::kGetSet:
-    case Verb::kPutSet: return true;
+bool has_why(Op op) {
+  switch (op) {
+    case Op::kMatch:
+    case Op::kGet:
+    case Op::kLoad:
+    case Op::kPut:
+    case Op::kMatchSet:
+    case Op::kGetSet:
+    case Op::kPutSet: return true;
     default: return false;
   }
 }
 
 nb::object result_of(const Completion& end, std::size_t name_count) {
-  switch (end.verb) {
-    case Verb::kOpen: return nb::cast(static_cast<std::uint32_t>(end.space));
-    case Verb::kMatch: return told(end, end.match);
-    case Verb::kGet: return told(end, end.get);
-    case Verb::kLoad: return told(end, Loaded{{end.match, end.get}, end.get.why});
-    case Verb::kPut: return put_result(end, name_count);
-    case Verb::kTouch:
-    case Verb::kRetain:
-    case Verb::kUnretain: return nb::cast(end.count);
-    case Verb::kDrop: return nb::cast(end.drop);
-    case Verb::kMatchSet: return told_each(end, name_count, &SetResults::match);
-    case Verb::kGetSet: return told_each(end, name_count, &SetResults::get);
-    case Verb::kPutSet: return told_each(end, name_count, &SetResults::put);
+  switch (end.op) {
+    case Op::kOpen: return nb::cast(static_cast<std::uint32_t>(end.space));
+    case Op::kMatch: return told(end, end.match);
+    case Op::kGet: return told(end, end.get);
+    case Op::kLoad: return told(end, Loaded{{end.match, end.get}, end.get.why});
+    case Op::kPut: return put_result(end, name_count);
+    case Op::kTouch:
+    case Op::kRetain:
+    case Op::kUnretain: return nb::cast(end.count);
+    case Op::kDrop: return nb::cast(end.drop);
+    case Op::kMatchSet: return told_each(end, name_count, &SetResults::match);
+    case Op::kGetSet: return told_each(end, name_count, &SetResults::get);
+    case Op::kPutSet: return told_each(end, name_count, &SetResults::put);
     default: return nb::none();
   }
 }

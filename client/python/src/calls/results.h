@@ -21,9 +21,9 @@ struct Told : T {
   std::string reason;
 };
 
-/// Whether the verb's result has a `why`, and so also an end for a call that was given up.
-bool has_why(Verb verb);
-/// The result of a call of `name_count` hashes, by its verb.
+/// Whether the operation's result has a `why`, and so also an end for a call that was given up.
+bool has_why(Op op);
+/// The result of a call of `name_count` hashes, by its operation.
 nb::object result_of(const Completion& end, std::size_t name_count);
 
 nb::object to_python(const std::vector<std::chrono::nanoseconds>& times);

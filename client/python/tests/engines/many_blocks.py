@@ -141,7 +141,7 @@ def run(kind: str, blocks: int, folder: Path) -> None:
     model = tiny.make(kind, folder)
     stored_bytes = blocks * BLOCK_BYTES[kind]
     node = Node(
-        *("--spill-path", str(folder / f"spill-{kind}"), "--spill-capacity", str(int(stored_bytes * DISK_SHARE))),
+        *("--disk-path", str(folder / f"disk-{kind}"), "--disk-capacity", str(int(stored_bytes * DISK_SHARE))),
         capacity=str(int(stored_bytes * MEMORY_SHARE)),
     )
     engines = start(kind, model, node, folder)

@@ -139,8 +139,8 @@ class Bench:
         self.node_memory = max(512, 2 * prompt_bytes // MIB) * MIB
         model = make_model(folder, tokens_max, options.layers)
         port = free_port()
-        spill = ("--spill-path", str(folder / "spill"), "--spill-capacity", "64GiB") if "disk" in options.stores else ()
-        self.node = Node("--listen", f"tcp://127.0.0.1:{port}", *spill, capacity=f"{self.node_memory // MIB}MiB")
+        disk = ("--disk-path", str(folder / "disk"), "--disk-capacity", "64GiB") if "disk" in options.stores else ()
+        self.node = Node("--listen", f"tcp://127.0.0.1:{port}", *disk, capacity=f"{self.node_memory // MIB}MiB")
         leave.callback(self.node.close)
         self.hook_times = folder / "hooks"
         self.hook_times.mkdir()
@@ -273,7 +273,7 @@ class Bench:
 
     @property
     def node_has_disk(self) -> bool:
-        return "--spill-path" in self.node.arguments
+        return "--disk-path" in self.node.arguments
 
     @staticmethod
     def cell(taken: dict[str, list[float]], column: str) -> str:

@@ -159,8 +159,8 @@ def engines(model: Path, device: Device, compute: Stream) -> Iterator[Any]:
     # The simulator reports unlocking memory while any stream has work.
     for each in made:
         for worker in each.workers if isinstance(each, DeviceEngine) else []:
-            for lane in (worker._worker._save_rows.lane, worker._worker._load_rows.lane):
-                lane.stream.synchronise()
+            for line in (worker._worker._save_rows.line, worker._worker._load_rows.line):
+                line.stream.synchronise()
     device.synchronise(compute.handle)
     for each in made:
         each.close()

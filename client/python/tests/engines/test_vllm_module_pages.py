@@ -185,7 +185,7 @@ def pages_of(
 class Rows:
     """Lent memory."""
 
-    lane = None
+    line = None
 
     def __init__(self, count: int, nbytes: int) -> None:
         self.rows = np.full((count, nbytes), 0x5A, np.uint8)

@@ -257,7 +257,7 @@ def test_statistics_tell_failures_and_pauses(engines: Any, own_node: Node) -> No
 def test_blocks_on_a_nodes_disk_are_loaded_and_told_apart(engines: Any, tmp_path: Path) -> None:
     # Puts wait for a disk that a busy machine starves: otherwise blocks are evicted unwritten.
     patient = ("--spill-put-wait-seconds", "5")
-    node = Node("--spill-path", str(tmp_path / "spill"), "--spill-capacity", "1GiB", *patient, capacity="4MiB")
+    node = Node("--disk-path", str(tmp_path / "disk"), "--disk-capacity", "1GiB", *patient, capacity="4MiB")
     prompt = prompt_of(16 * BLOCK + 1, 66)
     with kvstore.Client(node.endpoint, deadline=10) as client:
         wait_for_disk(client)

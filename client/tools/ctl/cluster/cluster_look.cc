@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-constexpr double kSkewMaxSeconds = 0.5;  ///< Rounds of the pool begin by the clock, every ten seconds.
+constexpr double kSkewMaxSeconds = 0.5;  ///< Rounds of the exchange begin by the clock, every ten seconds.
 
 double value_of(const MemberWord& word, const std::string& name, double otherwise = 0) {
   const auto found = word.values.find(name);

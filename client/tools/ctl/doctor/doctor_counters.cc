@@ -48,10 +48,10 @@ constexpr Rule kSecurityRules[] = {
      "the node's log says what is wrong in the file"},
     {"tls_reload_failed", "certificate files", false, "the last reload failed; what is in use is older than the files",
      "the node's log names the file and what is wrong in it"},
-    {"spill_key_file_exposed", "spill-key-file", false, "others than its owner may read or write it",
+    {"disk_key_file_exposed", "disk-key-file", false, "others than its owner may read or write it",
      "chmod 400, owned by the node's user; then put a new key in the first line and send SIGHUP: the old one may be "
      "known (docs/security.md)"},
-    {"spill_key_reload_failed", "spill-key-file", false,
+    {"disk_key_reload_failed", "disk-key-file", false,
      "the last reload failed; keys on disk may still need an older key",
      "the node's log says what is wrong; keep the old key in the file until a reload works"},
 };
@@ -87,12 +87,11 @@ void check_disk_state(const NodeStats& node, Findings& findings) {
          "reads its records since the start: " + count_text(node, "disk_loaded_blocks") + " blocks so far",
          "what lies there is a miss until then"});
   } else if (stat(node, "disk_is_on") == 0) {
-    warn(
-        findings, check,
-        "off: what it holds is a miss, and blocks leave memory unwritten; failures since the start: " +
-            count_text(node, "disk_outages"),
-        "full, read-only, broken or stuck? The node's log says which (\"spill: off\"), df and dmesg on its machine. It "
-        "comes back by itself (docs/runbook.md, KvstoreDiskOff)");
+    warn(findings, check,
+         "off: what it holds is a miss, and blocks leave memory unwritten; failures since the start: " +
+             count_text(node, "disk_outages"),
+         "full, read-only, broken or stuck? The node's log says which (\"disk: off\"), df and dmesg on its machine. It "
+         "comes back by itself (docs/runbook.md, KvstoreDiskOff)");
   } else if (const double left_out = stat(node, "disk_directories_left_out"); left_out > 0) {
     warn(findings, check,
          count_text(node, "disk_directories_left_out") + " of " + count_text(node, "disk_directories") +
@@ -124,7 +123,7 @@ void check_disk_losses(const NodeStats& node, Findings& findings) {
          count_text(node, "disk_read_failures") + " reads failed or found damage, " + count_text(node, "lost_blocks") +
              " blocks lost and " + count_text(node, "disk_scrub_damaged_blocks") +
              " found damaged by scrubbing, since the start",
-         "nobody was given a wrong byte. dmesg and smartctl on the node's machine; `kvstorectl spill verify` while the "
+         "nobody was given a wrong byte. dmesg and smartctl on the node's machine; `kvstorectl disk verify` while the "
          "node is stopped");
   }
 }

@@ -12,8 +12,8 @@
 #include <fstream>
 
 #include "base/assert.h"
+#include "store/node/disk/files/disk_directory.h"
 #include "store/node/disk/files/sealing.h"
-#include "store/node/disk/files/spill_directory.h"
 
 namespace kv {
 namespace {
@@ -57,13 +57,13 @@ void overwrite(const File& file) {
   if (!file.is_open() || ::fstat(file.number(), &status) != 0) return;
   const std::string zeros(static_cast<std::size_t>(status.st_size), '\0');
   if (::pwrite(file.number(), zeros.data(), zeros.size(), 0) < 0 || ::fdatasync(file.number()) != 0)
-    spdlog::warn("spill: an earlier file of wrapped keys could not be overwritten");
+    spdlog::warn("disk: an earlier file of wrapped keys could not be overwritten");
 }
 
 }  // namespace
 
 Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem::path& directory,
-                                                          std::shared_ptr<SpillKeys> keys, std::size_t count_max) {
+                                                          std::shared_ptr<OperatorKeys> keys, std::size_t count_max) {
   const std::filesystem::path file = directory / "KEYS";
   std::ifstream in(file, std::ios::binary);
   std::vector<WrappedKey> entries;
@@ -89,10 +89,10 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
   }
   const auto named = std::ranges::min_element(entries, {}, &WrappedKey::seal_epoch);
   std::shared_ptr<DataKeys> made(new DataKeys(directory, keys, named->seal_epoch, count_max));
-  const std::vector<SpillKeys::Key> wrapping = keys->keys();
+  const std::vector<OperatorKeys::Key> wrapping = keys->keys();
   std::map<std::string, std::size_t> opened, failed;
   for (const WrappedKey& entry : entries) {
-    const auto by = std::ranges::find(wrapping, entry.wrapped_by, &SpillKeys::Key::id);
+    const auto by = std::ranges::find(wrapping, entry.wrapped_by, &OperatorKeys::Key::id);
     if (by == wrapping.end()) {
       return Failure(Errc::kMismatch,
                      fmt::format("{}: its keys are wrapped by the key '{}', which is not in {}. Nothing was changed. "
@@ -121,7 +121,7 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
                     directory.string(), id, keys->source().place()));
   }
   if (damaged > 0)
-    spdlog::warn("spill: {}: {} damaged entries; blocks that were sealed with their keys are lost", file.string(),
+    spdlog::warn("disk: {}: {} damaged entries; blocks that were sealed with their keys are lost", file.string(),
                  damaged);
   KV_ASSERT(!made->by_number_.empty());
   // Without it namespace records are unreadable; new records get a new key.
@@ -134,7 +134,7 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
 }
 
 Result<std::shared_ptr<DataKeys>, Failure> DataKeys::make(const std::filesystem::path& directory,
-                                                          std::shared_ptr<SpillKeys> keys, std::uint32_t seal_epoch,
+                                                          std::shared_ptr<OperatorKeys> keys, std::uint32_t seal_epoch,
                                                           std::size_t count_max) {
   std::shared_ptr<DataKeys> made(new DataKeys(directory, keys, seal_epoch, count_max));
   made->own_ = made->draw({}, DiskKey{});
@@ -154,7 +154,7 @@ std::shared_ptr<const DataKeys::Key> DataKeys::draw(const NamespaceId& space, Di
 
 /// The nonce is random: an operator's key wraps one entry per namespace and start.
 WrappedKey DataKeys::wrap(const Key& key) const {
-  const SpillKeys::Key by = keys_->keys().front();
+  const OperatorKeys::Key by = keys_->keys().front();
   WrappedKey entry{.number = key.number,
                    .space = key.space,
                    .first_key = key.first_key,
@@ -171,7 +171,7 @@ Result<std::shared_ptr<const DataKeys::Key>> DataKeys::for_writing(const Namespa
   if (const auto found = for_writing_.find(space); found != for_writing_.end()) return found->second;
   KV_ASSERT(block != DiskKey{});
   if (by_number_.size() >= count_max_) {  // invariant 5
-    spdlog::error("spill: {}: has {} keys, and may have no more", file_.string(), by_number_.size());
+    spdlog::error("disk: {}: has {} keys, and may have no more", file_.string(), by_number_.size());
     return error_code(ENOSPC, boost::system::generic_category());
   }
   auto key = draw(space, block);
@@ -184,7 +184,7 @@ Result<std::shared_ptr<const DataKeys::Key>> DataKeys::for_writing(const Namespa
     error = rewrite(all);
   }
   if (error) {
-    spdlog::error("spill: {}: a key cannot be kept: {}", file_.string(), error.message());
+    spdlog::error("disk: {}: a key cannot be kept: {}", file_.string(), error.message());
     return error;
   }
   for_writing_[space] = key;
@@ -221,7 +221,7 @@ error_code DataKeys::destroy_if(Gone is_gone) {
   }
   if (left.size() == by_number_.size()) return {};
   if (const error_code error = rewrite(left)) {
-    spdlog::error("spill: {}: keys cannot be destroyed: {}", file_.string(), error.message());
+    spdlog::error("disk: {}: keys cannot be destroyed: {}", file_.string(), error.message());
     return error;
   }
   std::erase_if(for_writing_, [&](const auto& each) { return is_gone(*each.second); });
@@ -248,7 +248,7 @@ error_code DataKeys::rewrap() {
   std::vector<std::shared_ptr<const Key>> all;
   for (const auto& [number, key] : by_number_) all.push_back(key);
   const error_code error = rewrite(all);
-  if (!error) spdlog::info("spill: {}: {} keys are wrapped by '{}' now", file_.string(), all.size(), wrapped_by_);
+  if (!error) spdlog::info("disk: {}: {} keys are wrapped by '{}' now", file_.string(), all.size(), wrapped_by_);
   return error;
 }
 

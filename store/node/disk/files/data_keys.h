@@ -1,4 +1,4 @@
-// store/node/disk/files/data_keys.h: the file KEYS of a spill directory: the keys of its blocks, wrapped by operator's
+// store/node/disk/files/data_keys.h: the file KEYS of a disk directory: the keys of its blocks, wrapped by operator's
 // keys.
 //
 //     operator's key --wraps--> data key of (namespace, start) --seals--> blocks
@@ -23,8 +23,8 @@
 
 #include "base/secret.h"
 #include "store/disk.h"
-#include "store/node/disk/files/spill_format.h"
-#include "store/node/disk/files/spill_keys.h"
+#include "store/node/disk/files/disk_format.h"
+#include "store/node/disk/files/operator_keys.h"
 #include "store/node/machine/file.h"
 
 namespace kv {
@@ -52,11 +52,11 @@ class DataKeys final : public KeyHolder {
   /// Reads the file and changes nothing. Errors: kMismatch, with a text for the operator, if the file is damaged as a
   /// whole, wrapped by keys that `keys` lacks, or longer than any that a node writes.
   static Result<std::shared_ptr<DataKeys>, Failure> open(const std::filesystem::path& directory,
-                                                         std::shared_ptr<SpillKeys> keys,
+                                                         std::shared_ptr<OperatorKeys> keys,
                                                          std::size_t count_max = kCountMax);
   /// For a directory without sealed blocks: seals those from `seal_epoch` on. Durable.
   static Result<std::shared_ptr<DataKeys>, Failure> make(const std::filesystem::path& directory,
-                                                         std::shared_ptr<SpillKeys> keys, std::uint32_t seal_epoch,
+                                                         std::shared_ptr<OperatorKeys> keys, std::uint32_t seal_epoch,
                                                          std::size_t count_max = kCountMax);
 
   bool is_sealed(DiskKey key) const { return epoch_of(key) >= seal_epoch_; }
@@ -80,7 +80,7 @@ class DataKeys final : public KeyHolder {
   std::optional<std::string> open_record(const NamespaceId& id, std::string_view value) const;
 
  private:
-  DataKeys(const std::filesystem::path& directory, std::shared_ptr<SpillKeys> keys, std::uint32_t seal_epoch,
+  DataKeys(const std::filesystem::path& directory, std::shared_ptr<OperatorKeys> keys, std::uint32_t seal_epoch,
            std::size_t count_max)
       : file_(directory / "KEYS"), keys_(std::move(keys)), seal_epoch_(seal_epoch), count_max_(count_max) {}
   std::shared_ptr<const Key> draw(const NamespaceId& space, DiskKey first_key) const;
@@ -91,7 +91,7 @@ class DataKeys final : public KeyHolder {
   error_code destroy_if(Gone is_gone);
 
   const std::filesystem::path file_;
-  const std::shared_ptr<SpillKeys> keys_;
+  const std::shared_ptr<OperatorKeys> keys_;
   const std::uint32_t seal_epoch_;
   const std::size_t count_max_;
   std::mutex changing_;       ///< Held during any change, and taken before mutex_.
@@ -104,7 +104,7 @@ class DataKeys final : public KeyHolder {
   bool is_whole_ = false;   ///< The file holds exactly the keys. Otherwise it is rewritten before a key is added.
 };
 
-/// The value of a sealed block, see spill_format.h. Nonce: the block's DiskKey, see DataKeys, 1. Associated text:
+/// The value of a sealed block, see disk_format.h. Nonce: the block's DiskKey, see DataKeys, 1. Associated text:
 /// namespace, data key's number, DiskKey and length, so that a value moved elsewhere or cut fails to open. The
 /// checksums inside bind the bytes to the block's hash; the reader compares them with the name.
 void seal_block(const DataKeys::Key& data_key, DiskKey key, std::string_view checksums,

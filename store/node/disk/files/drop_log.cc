@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "store/node/disk/files/spill_directory.h"
-#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/files/disk_directory.h"
+#include "store/node/disk/files/disk_format.h"
 
 namespace kv {
 namespace {
@@ -55,7 +55,7 @@ DropLog::DropLog(const std::filesystem::path& directory) : file_(directory / "DR
     else
       ++damaged_count;
   }
-  if (damaged_count > 0) spdlog::warn("spill: {}: {} damaged entries were skipped", file_.string(), damaged_count);
+  if (damaged_count > 0) spdlog::warn("disk: {}: {} damaged entries were skipped", file_.string(), damaged_count);
 }
 
 std::vector<DiskDrop> DropLog::drops() const {
@@ -96,12 +96,12 @@ void DropLog::shorten() {
   }
   std::erase_if(drops_, [&](const DiskDrop& drop) { return whole.contains(drop.space); });
   for (const auto& [space, drop] : whole) drops_.push_back(drop);
-  spdlog::warn("spill: {}: full; the drops of {} namespaces became one each, and a restart finds nothing older there",
+  spdlog::warn("disk: {}: full; the drops of {} namespaces became one each, and a restart finds nothing older there",
                file_.string(), whole.size());
   if (drops_.size() <= kKept) return;
   const std::size_t surplus = drops_.size() - kKept;
-  spdlog::warn("spill: {}: full; {} drops are forgotten, and a restart may bring back what they dropped",
-               file_.string(), surplus);
+  spdlog::warn("disk: {}: full; {} drops are forgotten, and a restart may bring back what they dropped", file_.string(),
+               surplus);
   drops_.erase(drops_.begin(), drops_.begin() + static_cast<std::ptrdiff_t>(surplus));
 }
 

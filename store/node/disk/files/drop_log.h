@@ -1,4 +1,4 @@
-// store/node/disk/files/drop_log.h: the file DROPS of a spill directory: dropped names whose blocks may still lie on
+// store/node/disk/files/drop_log.h: the file DROPS of a disk directory: dropped names whose blocks may still lie on
 // disk.
 //
 //     kvstore-drops 1\n                                                        16 bytes

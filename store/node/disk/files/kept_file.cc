@@ -13,8 +13,8 @@
 
 #include "base/assert.h"
 #include "base/printable.h"
+#include "store/node/disk/files/disk_directory.h"
 #include "store/node/disk/files/sealing.h"
-#include "store/node/disk/files/spill_directory.h"
 #include "store/node/machine/file.h"
 
 namespace kv {
@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSealedMagic("KVSF\1\0\0\0", 8);
-constexpr std::size_t kIdEnd = kSealedMagic.size() + SpillKeys::kIdBytesMax, kHeadBytes = kIdEnd + kSealNonceBytes;
+constexpr std::size_t kIdEnd = kSealedMagic.size() + OperatorKeys::kIdBytesMax, kHeadBytes = kIdEnd + kSealNonceBytes;
 
 Failure failure(const std::string& text) { return {Errc::kBadRequest, text}; }
 fs::path aside(const fs::path& file) { return file.string() + ".damaged"; }
@@ -34,8 +34,8 @@ error_code remove_file(const fs::path& file) {
 
 }  // namespace
 
-std::string seal_file(const SpillKeys::Key& key, std::string_view text) {
-  KV_ASSERT(key.id.size() <= SpillKeys::kIdBytesMax);
+std::string seal_file(const OperatorKeys::Key& key, std::string_view text) {
+  KV_ASSERT(key.id.size() <= OperatorKeys::kIdBytesMax);
   const SealNonce nonce = random_nonce();
   std::string bytes(kSealedMagic);
   bytes += key.id;
@@ -48,13 +48,13 @@ std::string seal_file(const SpillKeys::Key& key, std::string_view text) {
   return bytes;
 }
 
-Result<std::string, Failure> open_sealed_file(const std::vector<SpillKeys::Key>& keys, std::string_view bytes) {
+Result<std::string, Failure> open_sealed_file(const std::vector<OperatorKeys::Key>& keys, std::string_view bytes) {
   if (!bytes.starts_with(kSealedMagic.substr(0, 4))) return std::string(bytes);
   if (!bytes.starts_with(kSealedMagic)) return failure("sealed in another format than 1");
   if (bytes.size() < kHeadBytes + kSealTagBytes) return failure("sealed, and cut off");
-  std::string_view id = bytes.substr(kSealedMagic.size(), SpillKeys::kIdBytesMax);
+  std::string_view id = bytes.substr(kSealedMagic.size(), OperatorKeys::kIdBytesMax);
   id = id.substr(0, id.find('\0'));
-  const auto key = std::ranges::find(keys, id, [](const SpillKeys::Key& each) { return std::string_view(each.id); });
+  const auto key = std::ranges::find(keys, id, [](const OperatorKeys::Key& each) { return std::string_view(each.id); });
   if (key == keys.end()) return failure("sealed with key '" + printable(id) + "', which was not given");
   SealNonce nonce;
   std::memcpy(nonce.data(), bytes.data() + kIdEnd, nonce.size());
@@ -67,7 +67,7 @@ Result<std::string, Failure> open_sealed_file(const std::vector<SpillKeys::Key>&
 }
 
 KeptFile::KeptFile(const std::vector<std::string>& directories, std::string name, std::size_t bytes_max,
-                   std::shared_ptr<SpillKeys> keys)
+                   std::shared_ptr<OperatorKeys> keys)
     : name_(std::move(name)), bytes_max_(bytes_max), keys_(std::move(keys)) {
   move_to(directories);
 }
@@ -115,7 +115,7 @@ Result<std::string, Failure> KeptFile::read_one(const fs::path& path) const {
     at += static_cast<std::size_t>(count);
   }
   bytes.resize(at);
-  auto text = open_sealed_file(keys_ ? keys_->keys() : std::vector<SpillKeys::Key>(), bytes);
+  auto text = open_sealed_file(keys_ ? keys_->keys() : std::vector<OperatorKeys::Key>(), bytes);
   if (!text) return failure(path.string() + ": " + text.error().text);
   return text;
 }

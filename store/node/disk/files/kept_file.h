@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "store/node/disk/files/spill_keys.h"
+#include "store/node/disk/files/operator_keys.h"
 
 namespace kv {
 
@@ -30,7 +30,7 @@ class KeptFile final : public KeyHolder {
  public:
   /// `keys`: nullptr for plain text.
   KeptFile(const std::vector<std::string>& directories, std::string name, std::size_t bytes_max,
-           std::shared_ptr<SpillKeys> keys);
+           std::shared_ptr<OperatorKeys> keys);
 
   struct Found {
     std::size_t directory = 0;
@@ -55,15 +55,15 @@ class KeptFile final : public KeyHolder {
 
   const std::string name_;
   const std::size_t bytes_max_;
-  const std::shared_ptr<SpillKeys> keys_;
+  const std::shared_ptr<OperatorKeys> keys_;
   mutable std::mutex places_mutex_;  ///< Guards places_; never held while waiting for the disk.
   Places places_;
   mutable std::mutex mutex_;  ///< Serializes disk access: a rewrap must not overwrite a newer text.
 };
 
-/// The bytes of a sealed file. Requires: a key id as in SpillKeys.
-std::string seal_file(const SpillKeys::Key& key, std::string_view text);
+/// The bytes of a sealed file. Requires: a key id as in OperatorKeys.
+std::string seal_file(const OperatorKeys::Key& key, std::string_view text);
 /// Text that is not sealed is returned as it is. Errors: kBadRequest, with a text.
-Result<std::string, Failure> open_sealed_file(const std::vector<SpillKeys::Key>& keys, std::string_view bytes);
+Result<std::string, Failure> open_sealed_file(const std::vector<OperatorKeys::Key>& keys, std::string_view bytes);
 
 }  // namespace kv

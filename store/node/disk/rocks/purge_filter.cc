@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/assert.h"
-#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/files/disk_format.h"
 
 namespace kv {
 

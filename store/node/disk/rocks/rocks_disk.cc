@@ -12,7 +12,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/files/disk_format.h"
 #include "store/node/disk/rocks/purge_filter.h"
 #include "store/node/disk/rocks/rocks_scan.h"
 
@@ -54,11 +54,11 @@ Result<std::unique_ptr<RocksDisk>, Failure> RocksDisk::open(const RocksDiskConfi
   DiskOpening ignored;
   DiskOpening& told = opening != nullptr ? *opening : ignored;
   told = {};
-  auto directory = SpillDirectory::open(config.path, config.read_only, config.keys != nullptr);
+  auto directory = DiskDirectory::open(config.path, config.read_only, config.keys != nullptr);
   if (!directory) return directory.error();
   std::shared_ptr<DataKeys> data_keys;
   // Before the database is opened: a wrong key must not lead to a repair or a loss.
-  if (directory->format() == kSpillFormatSealed) {
+  if (directory->format() == kDiskFormatSealed) {
     KV_ASSERT(config.keys != nullptr);
     auto opened = DataKeys::open(config.path, config.keys);
     if (!opened) return opened.error();
@@ -381,7 +381,7 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
     return block(*record);
   });
   if (scan.damaged_places > 0)
-    spdlog::warn("spill: {}: {} damaged places among the records were stepped over: {}", config_.path.string(),
+    spdlog::warn("disk: {}: {} damaged places among the records were stepped over: {}", config_.path.string(),
                  scan.damaged_places, scan.damage.ToString());
   return to_error(scan.status);
 }
@@ -450,7 +450,7 @@ error_code RocksDisk::purge_file(BlockFile file, std::span<const DiskDrop> dropp
     purge->given_back_bytes += now->bytes - std::min(now->bytes, left);
     return {};
   }
-  spdlog::warn("spill: {}: a file is not rewritten: {}", config_.path.string(), status.ToString());
+  spdlog::warn("disk: {}: a file is not rewritten: {}", config_.path.string(), status.ToString());
   return make_error_code(Errc::kBusy);
 }
 
@@ -542,11 +542,11 @@ error_code RocksDisk::drop_files(DiskKey first, DiskKey last) {
 /// Converts a status to an error, and logs the first of a series in RocksDB's own words: a full disk fails often.
 error_code RocksDisk::report(const Status& status, const char* doing) {
   if (status.ok()) {
-    if (has_failed_) spdlog::info("spill: {}: the disk can be written again", config_.path.string());
+    if (has_failed_) spdlog::info("disk: {}: the disk can be written again", config_.path.string());
     has_failed_ = false;
     return {};
   }
-  if (!has_failed_) spdlog::error("spill: {}: {} failed: {}", config_.path.string(), doing, status.ToString());
+  if (!has_failed_) spdlog::error("disk: {}: {} failed: {}", config_.path.string(), doing, status.ToString());
   has_failed_ = true;
   return to_error(status);
 }

@@ -14,8 +14,8 @@
 
 #include "store/disk.h"
 #include "store/node/disk/files/data_keys.h"
+#include "store/node/disk/files/disk_directory.h"
 #include "store/node/disk/files/drop_log.h"
-#include "store/node/disk/files/spill_directory.h"
 #include "store/node/disk/rocks/rocks_open.h"
 
 namespace kv {
@@ -39,7 +39,7 @@ class RocksDisk final : public Disk {
  public:
   /// Succeeds on every directory that is ours, or can become ours, despite any damage; `opening` (may be null) receives
   /// the losses. `accepted` (may be empty) is called once the directory is ours, before any slow step. Errors: those of
-  /// SpillDirectory::open, and an unusable disk; the text names the problem and the remedy.
+  /// DiskDirectory::open, and an unusable disk; the text names the problem and the remedy.
   static Result<std::unique_ptr<RocksDisk>, Failure> open(const RocksDiskConfig& config, DiskOpening* opening = nullptr,
                                                           const std::function<void()>& accepted = {});
   ~RocksDisk() override;  ///< Without an earlier flush(), memtables are lost, as after kill -9.
@@ -75,7 +75,7 @@ class RocksDisk final : public Disk {
   error_code drop_files(DiskKey first, DiskKey last);
 
  private:
-  RocksDisk(RocksDiskConfig config, SpillDirectory directory, RocksHandles rocks)
+  RocksDisk(RocksDiskConfig config, DiskDirectory directory, RocksHandles rocks)
       : config_(std::move(config)), directory_(std::move(directory)), drops_(config_.path), rocks_(std::move(rocks)) {}
   error_code start_epoch(bool read_only);
   error_code begin_sealing();
@@ -92,7 +92,7 @@ class RocksDisk final : public Disk {
   error_code report(const rocksdb::Status& status, const char* doing);
 
   const RocksDiskConfig config_;
-  SpillDirectory directory_;  // first: its lock is released last
+  DiskDirectory directory_;  // first: its lock is released last
   DropLog drops_;
   std::shared_ptr<DataKeys> data_keys_;  // null: no sealing
   mutable std::shared_mutex reopening_;  // shared by calls that may run beside heal(): read(), load() and stats()

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/assert.h"
-#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/files/disk_format.h"
 #include "store/node/disk/rocks/rocks_scan.h"
 #include "store/node/disk/rocks/table_footer.h"
 
@@ -43,7 +43,7 @@ struct Attempt {
   bool is_lenient = false;  ///< Opens past damage, for a salvage. Not for serving: it hides errors.
 };
 
-Status open_database(const SpillDirectory& directory, const RocksDiskConfig& config, bool direct_io, Attempt attempt,
+Status open_database(const DiskDirectory& directory, const RocksDiskConfig& config, bool direct_io, Attempt attempt,
                      RocksHandles& rocks) {
   rocksdb::DBOptions options = database_options(direct_io);
   auto families = column_families(config);
@@ -150,7 +150,7 @@ Status drop_unreadable_files(RocksHandles& rocks, std::string* text) {
 
 /// Opens past the damage, removes unreadable data, and writes out the rest. The database is closed again at the end:
 /// serving from a lenient one would hide the next error.
-Status salvage(const SpillDirectory& directory, const RocksDiskConfig& config, bool direct_io, std::string* text) {
+Status salvage(const DiskDirectory& directory, const RocksDiskConfig& config, bool direct_io, std::string* text) {
   mend_current(directory.database(), text);
   RocksHandles rocks;
   Status status = open_database(directory, config, direct_io, {.is_lenient = true}, rocks);
@@ -162,15 +162,15 @@ Status salvage(const SpillDirectory& directory, const RocksDiskConfig& config, b
 
 /// RocksDB's own last resort: it builds a new MANIFEST from the tables found, including any dropped but not yet
 /// deleted. So old blocks may come back; a read still checks each against its name.
-Status repair(const SpillDirectory& directory, const RocksDiskConfig& config, bool direct_io) {
+Status repair(const DiskDirectory& directory, const RocksDiskConfig& config, bool direct_io) {
   return rocksdb::RepairDB(directory.database().string(), database_options(direct_io), column_families(config));
 }
 
 /// Where RepairDB puts unused files, and where we put tables that RocksDB must not see.
-fs::path lost_files(const SpillDirectory& directory) { return directory.database() / "lost"; }
+fs::path lost_files(const DiskDirectory& directory) { return directory.database() / "lost"; }
 
 /// Removes tables that would end the process (table_footer.h). Errors: the system's.
-error_code take_out(const std::vector<fs::path>& tables, const SpillDirectory& directory, std::string* text) {
+error_code take_out(const std::vector<fs::path>& tables, const DiskDirectory& directory, std::string* text) {
   std::error_code error;
   fs::create_directory(lost_files(directory), error);
   for (const fs::path& table : tables) {
@@ -180,15 +180,15 @@ error_code take_out(const std::vector<fs::path>& tables, const SpillDirectory& d
   return {error.value(), boost::system::generic_category()};
 }
 
-void set_lost_files_aside(const SpillDirectory& directory, const RocksDiskConfig& config) {
+void set_lost_files_aside(const DiskDirectory& directory, const RocksDiskConfig& config) {
   std::error_code ignored;
   if (config.read_only || !fs::exists(lost_files(directory), ignored)) return;
   if (const error_code error = directory.set_aside(lost_files(directory)))
-    spdlog::warn("spill: {}: cannot be set aside: {}", lost_files(directory).string(), error.message());
+    spdlog::warn("disk: {}: cannot be set aside: {}", lost_files(directory).string(), error.message());
 }
 
 /// kOn or kOff.
-Result<DirectIo, Failure> choose_direct_io(const SpillDirectory& directory, const RocksDiskConfig& config) {
+Result<DirectIo, Failure> choose_direct_io(const DiskDirectory& directory, const RocksDiskConfig& config) {
   if (config.direct_io == DirectIo::kOff) return DirectIo::kOff;
   if (config.read_only)
     return config.direct_io == DirectIo::kOn ? DirectIo::kOn : DirectIo::kOff;  // trying would write
@@ -198,7 +198,7 @@ Result<DirectIo, Failure> choose_direct_io(const SpillDirectory& directory, cons
                    config.path.string() +
                        ": the file system refuses direct I/O. Use another one (ext4, xfs), or allow the page cache");
   }
-  spdlog::warn("spill: {}: the file system refuses direct I/O; blocks go through the page cache", config.path.string());
+  spdlog::warn("disk: {}: the file system refuses direct I/O; blocks go through the page cache", config.path.string());
   return DirectIo::kOff;
 }
 
@@ -241,7 +241,7 @@ Status RocksHandles::write(rocksdb::WriteBatch& batch, std::chrono::milliseconds
   }
 }
 
-Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config,
+Result<RocksHandles, Failure> open_rocks(const DiskDirectory& directory, const RocksDiskConfig& config,
                                          DiskOpening* opening, Remedies remedies) {
   KV_ASSERT(opening != nullptr);
   const auto chosen = choose_direct_io(directory, config);
@@ -269,13 +269,13 @@ Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const 
     // Each step continues from the changes of the one before.
     Status status;
     if (step == DiskRecovery::kSalvaged) {
-      spdlog::warn("spill: {}: {}; salvaging what can be read", path, trouble);
+      spdlog::warn("disk: {}: {}; salvaging what can be read", path, trouble);
       status = salvage(directory, config, direct_io, &trouble);
     } else if (step == DiskRecovery::kRepaired) {
-      spdlog::warn("spill: {}: {}; repairing, which reads every file", path, trouble);
+      spdlog::warn("disk: {}: {}; repairing, which reads every file", path, trouble);
       status = repair(directory, config, direct_io);
     } else if (step == DiskRecovery::kStartedEmpty) {
-      spdlog::error("spill: {}: {}; cannot be repaired: moved to {}/damaged-*, starting empty", path, trouble, path);
+      spdlog::error("disk: {}: {}; cannot be repaired: moved to {}/damaged-*, starting empty", path, trouble, path);
       if (const error_code error = directory.set_aside(directory.database()))
         return Failure(error, path + ": is damaged and cannot be moved aside: " + error.message());
     }
@@ -286,7 +286,7 @@ Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const 
     if (status.ok()) {
       set_lost_files_aside(directory, config);
       trouble += mended;
-      if (!mended.empty()) spdlog::warn("spill: {}: {}", path, mended);
+      if (!mended.empty()) spdlog::warn("disk: {}: {}", path, mended);
       opening->recovery = step == DiskRecovery::kNone && !mended.empty() ? DiskRecovery::kSalvaged : step;
       opening->text = trouble;
       return rocks;

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "store/disk.h"
-#include "store/node/disk/files/spill_directory.h"
+#include "store/node/disk/files/disk_directory.h"
 #include "store/node/disk/rocks/rocks_options.h"
 
 namespace kv {
@@ -59,7 +59,7 @@ std::vector<BlockFile> block_files(const RocksHandles& rocks);  ///< Smallest ke
 
 enum class Remedies { kAllowed, kNone };
 /// `Remedies::kNone`: opens it as it is or fails. For a database open a moment ago: its problem is the disk, not data.
-Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config,
+Result<RocksHandles, Failure> open_rocks(const DiskDirectory& directory, const RocksDiskConfig& config,
                                          DiskOpening* opening, Remedies remedies = Remedies::kAllowed);
 
 }  // namespace kv

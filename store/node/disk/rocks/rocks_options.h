@@ -15,7 +15,7 @@
 namespace kv {
 
 class PurgeFilter;
-class SpillKeys;
+class OperatorKeys;
 
 enum class DirectIo {
   kAuto,  ///< On where the file system allows it. Elsewhere the page cache is used, with a line in the log.
@@ -35,7 +35,7 @@ struct RocksDiskConfig {
   /// refused, and repairs are off, because their losses are the operator's decision.
   std::uint32_t epoch = 0;
   bool read_only = false;  ///< For tools: repairs and writes are off, epoch() is that of the last start.
-  std::shared_ptr<SpillKeys> keys = nullptr;            ///< Seal blocks; nullptr: plain text.
+  std::shared_ptr<OperatorKeys> keys = nullptr;         ///< Seal blocks; nullptr: plain text.
   std::shared_ptr<PurgeFilter> purge_filter = nullptr;  ///< RocksDisk's own.
 };
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/assert.h"
-#include "store/node/disk/files/spill_format.h"
+#include "store/node/disk/files/disk_format.h"
 
 namespace kv {
 namespace {

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "base/assert.h"
-#include "store/node/disk/files/spill_directory.h"
+#include "store/node/disk/files/disk_directory.h"
 #include "store/node/machine/file.h"
 #include "store/node/threads/thread_border.h"
 
@@ -208,7 +208,7 @@ std::vector<std::filesystem::path> tables_with_damaged_end(const std::filesystem
   std::vector<std::thread> threads;
   try {
     for (std::size_t i = 0; i < std::min(kThreadsMax, tables.size() / 16); ++i)  // zero threads for a few tables
-      threads.emplace_back([&look] { within_border(NodeThread::kSpill, look); });
+      threads.emplace_back([&look] { within_border(NodeThread::kDisk, look); });
   } catch (const std::system_error&) {  // the system is out of threads: this takes longer
   }
   look();

@@ -140,7 +140,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
 
   void write_one() {
     IOStatus status = IOStatus::IOError("an exception");
-    within_border(NodeThread::kSpill, [&] {
+    within_border(NodeThread::kDisk, [&] {
       status = target()->PositionedAppend(Slice(handed_over_.get(), buffer_bytes_), handed_over_offset_, IOOptions(),
                                           nullptr);
     });

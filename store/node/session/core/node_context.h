@@ -13,20 +13,20 @@
 #include "base/clock.h"
 #include "store/node/access/access.h"
 #include "store/node/access/security.h"
+#include "store/node/disk_worker/disk_worker.h"
 #include "store/node/hot_roots.h"
 #include "store/node/locked_store.h"
 #include "store/node/log/log_limit.h"
 #include "store/node/log/slow_log.h"
 #include "store/node/membership/cluster_view.h"
+#include "store/node/membership/exchange_board.h"
 #include "store/node/membership/move_board.h"
-#include "store/node/membership/pool_board.h"
 #include "store/node/metrics.h"
 #include "store/node/session/core/admin_part.h"
 #include "store/node/session/core/session_limits.h"
 #include "store/node/session/tables/lent_regions.h"
 #include "store/node/session/tables/space_handles.h"
 #include "store/node/session/tables/table_budget.h"
-#include "store/node/spill/spill.h"
 
 namespace kv {
 
@@ -45,7 +45,7 @@ struct NodeContext {
   InstanceId instance{};  ///< Of this life.
   TimePoint started{};
   std::atomic<bool> draining{false};
-  Spill* spill = nullptr;                  ///< nullptr: without a disk tier.
+  DiskWorker* disk_worker = nullptr;       ///< nullptr: without a disk tier.
   std::atomic<VerbsNode*> verbs{nullptr};  ///< nullptr: without RDMA, so far.
   LogLimit log;
   std::unique_ptr<LentRegions> lent = std::make_unique<LentRegions>();
@@ -62,7 +62,7 @@ struct NodeContext {
   TenantEraser* eraser = nullptr;    ///< nullptr: erasing by tenant is off.
   MoveBoard moves{};
   std::vector<std::pair<std::string, double>> settings{};  ///< Should be equal on all nodes of a cluster.
-  PoolBoard pool{};
+  ExchangeBoard exchange{};
   SlowLog slow{SlowLogConfig{.threshold = Duration::zero()}};  ///< Off until it is configured.
   /// Answer further questions of people and tools, by the first word of the path: "/status", "/config", "/events".
   /// Filled before the first session.

@@ -31,7 +31,7 @@ struct SessionLimits {
   std::uint64_t inline_frame_bytes = 8 << 20;  ///< At least one block.
   std::uint64_t inline_ahead_bytes = 16 << 20;
   std::uint64_t inline_window_bytes = 64 << 20;  ///< Or 1/16 of the request, if that is more.
-  Duration put_timeout = 30s;                    ///< From offer to last byte; then staged memory is freed.
+  Duration put_timeout = 30s;                    ///< From offer to last byte; then its memory is freed.
   Duration put_wait_max = 5s;                    ///< The longest wait for memory.
   Duration spill_wait = 50ms;  ///< How long a put waits for the disk before it evicts unwritten blocks.
   Duration drop_wait = 2s;  ///< For the disk to keep a drop; then the answer says that it holds until the next start.

@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-/// The part common to the verbs of requests with hashes.
+/// The part common to requests with hashes.
 template <class Table>
 const Table* note_hashes(const SessionCore::Frame& frame, SpaceDoor& door, TransferDetails& details) {
   const auto* const request = read_table<Table>(frame.table);
@@ -26,7 +26,7 @@ const Table* note_hashes(const SessionCore::Frame& frame, SpaceDoor& door, Trans
 }  // namespace
 
 TransferDetails details_of(const SessionCore::Frame& frame, SpaceDoor& door, const RequestPhases& phases) {
-  TransferDetails details{.verb = frame.header.type, .phases = phases};
+  TransferDetails details{.type = frame.header.type, .phases = phases};
   switch (frame.header.type) {
     case FrameType::kMatch:
       if (const auto* request = note_hashes<wire::MatchRequest>(frame, door, details))
@@ -51,7 +51,7 @@ void tell_slow(SessionCore& session, const TransferDetails& details, Duration to
       .began = std::chrono::system_clock::now() - std::chrono::duration_cast<std::chrono::system_clock::duration>(took),
       .took = took,
       .phases = details.phases,
-      .verb = details.verb,
+      .type = details.type,
       .block_count = details.block_count,
       .moved_bytes = details.moved_bytes,
       .has_failed = has_failed,
@@ -67,7 +67,7 @@ void tell_slow(SessionCore& session, const TransferDetails& details, Duration to
     if (record) request.model = record->field("model");
     if (record) request.tenant = record->owner();
   }
-  node.metrics.request_was_slow(details.verb);
+  node.metrics.request_was_slow(details.type);
   session.warn(LogKind::kSlow, [&] { return slow_request_text(request); });
   node.slow.add(std::move(request));
 }

@@ -15,7 +15,7 @@ class SpaceDoor;
 struct TransferDetails {
   SpaceId space{};
   std::optional<NamespaceId> space_name = {};  ///< With `space`; nullopt: the request is not about a namespace.
-  FrameType verb{};
+  FrameType type{};
   std::size_t block_count = 0;  ///< Named in the request.
   std::uint64_t moved_bytes = 0;
   TraceContext trace = {};

@@ -79,10 +79,10 @@ const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::
   return space;
 }
 
-const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::uint64_t check, SpaceKind kind) {
+const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::uint64_t check, NamespaceKind kind) {
   const OpenSpace* const space = find(frame, handle, check);
   if (space == nullptr || space->kind == kind) return space;
-  const bool is_set = space->kind == SpaceKind::kSet;
+  const bool is_set = space->kind == NamespaceKind::kSet;
   session_.refuse(frame, Errc::kUnsupported,
                   fmt::format("{}.space: {}{}", frame_type_name(frame.header.type), handle,
                               is_set ? ", a set: ask with set_match, set_get and set_put"

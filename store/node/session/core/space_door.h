@@ -24,7 +24,7 @@ class SpaceDoor {
   /// nullptr after refusing the request. Valid until the next call.
   const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check);
   /// The same, but also refuses a namespace of the other kind.
-  const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check, SpaceKind kind);
+  const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check, NamespaceKind kind);
   /// For the slow log only, after a request was served. nullptr: not open here, or no longer.
   const OpenSpace* known(std::uint32_t handle) { return spaces_.find(handle); }
 

@@ -20,22 +20,22 @@ class PinnedPrefixGuard {
   PinnedPrefixGuard& operator=(const PinnedPrefixGuard&) = delete;
 
   std::span<const PinnedBlock> blocks() const { return prefix_.blocks; }
-  std::span<SpilledBlock> spilled() { return prefix_.spilled; }  ///< A block's key changes when it has moved.
+  std::span<PinnedDiskBlock> on_disk() { return prefix_.on_disk; }  ///< A block's key changes when it has moved.
 
  private:
   LockedStore& store_;
   PinnedPrefix prefix_;
 };
 
-/// The same for a put's staged slots: they are freed, and the put ends, with the last transfer that fills them.
-class StagedPutGuard {
+/// The same for a put's slots: they are freed, and the put ends, with the last transfer that fills them.
+class PutGuard {
  public:
-  StagedPutGuard(LockedStore& store, PutId put) : store_(store), put_(put) {}
-  ~StagedPutGuard() {
+  PutGuard(LockedStore& store, PutId put) : store_(store), put_(put) {}
+  ~PutGuard() {
     if (put_ != PutId{}) store_.with([this](Store& store) { store.end_put(put_); });
   }
-  StagedPutGuard(const StagedPutGuard&) = delete;
-  StagedPutGuard& operator=(const StagedPutGuard&) = delete;
+  PutGuard(const PutGuard&) = delete;
+  PutGuard& operator=(const PutGuard&) = delete;
 
  private:
   LockedStore& store_;

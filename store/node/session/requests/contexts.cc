@@ -70,8 +70,8 @@ constexpr std::uint8_t kPriorityUnsaid = 255;
 const char* why_words(Errc why) {
   switch (why) {
     case Errc::kNotFound: return "the rest is not in memory";
-    case Errc::kBusy: return "pinned-fraction-max is reached";
-    case Errc::kOverQuota: return "the tenant's pinned-bytes-max is reached";
+    case Errc::kBusy: return "retained-fraction-max is reached";
+    case Errc::kOverQuota: return "the tenant's retained-bytes-max is reached";
     case Errc::kDraining: return "the node ends";
     default: return "unknown";
   }
@@ -235,7 +235,8 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
   ContextDesk::Order order;
   if (act == ContextAct::kCreate) {
     if (node.draining) return session.refuse(frame, Errc::kDraining, "the node is shutting down");
-    const OpenSpace* const space = door.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
+    const OpenSpace* const space =
+        door.find(frame, request->space(), request->namespace_check(), NamespaceKind::kChain);
     if (space == nullptr) return;
     order = order_of(*request);
     session.audit.on(FrameType::kContext, id,

@@ -23,7 +23,7 @@ void Drops::drop(const Frame& frame, const OpenSpace& space, std::span<const Blo
   if (freeing_count_ >= node.limits->requests_max)
     return session_.refuse(frame, Errc::kBusy,
                            count_text("drops in flight", freeing_count_, node.limits->requests_max));
-  if (space.kind == SpaceKind::kSet && !hashes.empty()) {
+  if (space.kind == NamespaceKind::kSet && !hashes.empty()) {
     if (hashes.size() > node.chain_blocks_max)
       return session_.refuse(frame, Errc::kTooLarge,
                              "drop." + count_text("hashes", hashes.size(), node.chain_blocks_max));
@@ -97,7 +97,7 @@ void Drops::keep(std::uint64_t request_id, std::size_t count, std::vector<DiskDr
   const std::uint64_t number = ++last_;
   const bool is_full = pending_.size() >= node.limits->requests_max;
   Pending& drop = pending_[number] = {request_id, count, node.clock.make_alarm(session_.executor), std::move(drops)};
-  if (node.spill == nullptr) return end(number, true);
+  if (node.disk_worker == nullptr) return end(number, true);
   if (is_full) return end(number, false);
   const auto late = [this, weak = session_.weak_from_this(), number] {
     if (const auto session = weak.lock()) end(number, false);
@@ -117,7 +117,7 @@ void Drops::tell_disk(std::uint64_t number, Pending& drop) {
   KV_ASSERT(drop.waiting == 0 && drop.told < drop.drops.size());
   drop.waiting = std::min(kToldAtOnce, drop.drops.size() - drop.told);
   for (std::size_t left = drop.waiting; left > 0; --left)
-    session_.node.spill->keep_drop(drop.drops[drop.told++], ended);
+    session_.node.disk_worker->keep_drop(drop.drops[drop.told++], ended);
 }
 
 void Drops::one_ended(std::uint64_t number, bool is_kept) {

@@ -83,7 +83,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
   if (!pinned) return pinned.error();
   window_ = std::make_shared<Window>(in_flight_, node_.store, std::move(*pinned));
   const auto in_memory = window_->pins.blocks();
-  const auto on_disk = window_->pins.spilled();
+  const auto on_disk = window_->pins.on_disk();
   for (std::size_t i = before; i < in_memory.size(); ++i) {
     KV_ASSERT(in_memory[i].bytes.size() == block_bytes_);
     blocks_.push_back({in_memory[i].bytes, in_memory[i].checksums, {}});
@@ -210,15 +210,15 @@ bool Get::has_undelivered() const {
 /// Appends readable blocks to blocks_; with one segment they are delivered as they come.
 asio::awaitable<void> Get::read_from_disk() {
   const bool is_streamed = order_.segment_ends.size() == 1;
-  const std::size_t spilled_count = window_->pins.spilled().size();
+  const std::size_t on_disk_count = window_->pins.on_disk().size();
   const std::size_t count =
-      is_streamed ? spilled_count
-                  : std::min<std::size_t>(spilled_count, std::max<std::uint64_t>(1, kSegmentedBytesMax / block_bytes_));
+      is_streamed ? on_disk_count
+                  : std::min<std::size_t>(on_disk_count, std::max<std::uint64_t>(1, kSegmentedBytesMax / block_bytes_));
   // The prefix's guard, sharing ownership of the window, which also counts the get.
   const std::shared_ptr<PinnedPrefixGuard> prefix(window_, &window_->pins);
   const std::size_t skipped = std::min(count, order_.first_block - std::min(order_.first_block, blocks_.size()));
   blocks_.resize(blocks_.size() + skipped);  // counted, but not sent
-  ReadAhead ahead(*session_, {space_, space_name_, SpaceKind::kChain, hashes_}, prefix, count, skipped);
+  ReadAhead ahead(*session_, {space_, space_name_, NamespaceKind::kChain, hashes_}, prefix, count, skipped);
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_stopped()) {
     ahead.start();

@@ -21,7 +21,7 @@ GetInProgress::GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpa
   // Unmeasured time counts as its main cause: inline bytes wait for the client, others for a copy or a device.
   in_flight_->about = {.space = space_,
                        .space_name = space.shown_name,
-                       .verb = type_,
+                       .type = type_,
                        .block_count = block_count,
                        .trace = trace,
                        .rest = is_inline_ ? &RequestPhases::client : &RequestPhases::move};
@@ -80,8 +80,8 @@ void GetInProgress::finish() {
     node_.store.with([&](Store& store) { static_cast<void>(store.release(session_->id, lease)); });
   const std::uint32_t broken = outcome_.broken | path_.broken();
   if (const auto why = why_unfinished()) {
-    const std::string verb = type_ == FrameType::kSetGet ? "set_get: " : "get: ";
-    session_->replies.refuse(type_, request_id_, why->code, verb + why->text, broken);
+    const std::string op = type_ == FrameType::kSetGet ? "set_get: " : "get: ";
+    session_->replies.refuse(type_, request_id_, why->code, op + why->text, broken);
   } else {
     answer(broken);
   }

@@ -30,7 +30,7 @@ struct GetInFlight {
     --session->sending_count;
     if (!is_pinned) return;
     const Duration took = session->node.clock.now() - began;
-    session->node.metrics.observe_verb(type, took, has_failed);
+    session->node.metrics.observe_request(type, took, has_failed);
     if (session->node.slow.is_slow(took)) tell_slow(*session, about, took, has_failed);
   }
   GetInFlight(const GetInFlight&) = delete;

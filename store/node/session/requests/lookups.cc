@@ -45,7 +45,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   if (request == nullptr) return std::nullopt;
   const OpenSpace* const space =
       request->why() ? door_.find(frame, request->space(), request->namespace_check())
-                     : door_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
+                     : door_.find(frame, request->space(), request->namespace_check(), NamespaceKind::kChain);
   if (space == nullptr) return std::nullopt;
   NodeContext& node = session_.node;
   const auto hashes = hashes_of(request->hashes());
@@ -87,11 +87,11 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   // A session with an outstanding lease is not idle, and is not ended to make room for another.
   if (match->lease != LeaseId{}) lease_until_ = node.clock.now() + node.lease_duration;
   // A disk that is off may hold them but cannot supply them: promising them would make a scheduler wait in vain.
-  if (node.spill == nullptr || !node.spill->can_read()) match->disk_block_count = 0;
+  if (node.disk_worker == nullptr || !node.disk_worker->can_read()) match->disk_block_count = 0;
   const std::size_t hit_count = match->memory_block_count + match->disk_block_count;
   node.metrics.add_tokens(hit_count * space->block_size, (hashes.size() - hit_count) * space->block_size);
   const auto disk_time = match->disk_block_count > 0
-                             ? node.spill->estimate_read(match->disk_block_count * space->block_bytes)
+                             ? node.disk_worker->estimate_read(match->disk_block_count * space->block_bytes)
                              : std::chrono::microseconds(0);
   const std::uint64_t hot_version = count_beginning(*request, *space);
   session_.replies.reply(FrameType::kMatch, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
@@ -125,7 +125,7 @@ std::uint64_t Lookups::count_beginning(const wire::MatchRequest& request, const 
 void Lookups::on_hot_roots(const Frame& frame) {
   const auto* request = read_request<wire::HotRootsRequest>(session_, frame);
   if (request == nullptr) return;
-  const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
+  const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check(), NamespaceKind::kChain);
   if (space == nullptr) return;
   const auto list = session_.node.hot_roots->list(space->stored_name);
   session_.replies.reply(FrameType::kHotRoots, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
@@ -155,7 +155,7 @@ void Lookups::on_cluster_map(const Frame& frame) {
 std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   const auto* request = read_request<wire::SetMatchRequest>(session_, frame);
   if (request == nullptr) return std::nullopt;
-  const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check(), SpaceKind::kSet);
+  const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check(), NamespaceKind::kSet);
   if (space == nullptr) return std::nullopt;
   NodeContext& node = session_.node;
   const auto hashes = hashes_of(request->hashes());
@@ -176,7 +176,7 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
     return std::nullopt;
   }
   if (match->lease != LeaseId{}) lease_until_ = node.clock.now() + node.lease_duration;
-  if (node.spill == nullptr || !node.spill->can_read()) forget_disk(*match, group_counts);
+  if (node.disk_worker == nullptr || !node.disk_worker->can_read()) forget_disk(*match, group_counts);
   std::vector<std::uint8_t> held((hashes.size() + 7) / 8), on_disk(held.size());
   std::vector<std::uint32_t> lengths;
   std::uint64_t disk_bytes = 0;
@@ -190,7 +190,7 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
     on_disk[i / 8] |= bit;
     disk_bytes += match->lengths[i];
   }
-  const auto disk_time = disk_bytes > 0 ? node.spill->estimate_read(disk_bytes) : std::chrono::microseconds(0);
+  const auto disk_time = disk_bytes > 0 ? node.disk_worker->estimate_read(disk_bytes) : std::chrono::microseconds(0);
   session_.replies.reply(FrameType::kSetMatch, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto lease_us = std::chrono::duration_cast<std::chrono::microseconds>(node.lease_duration).count();
     const auto of_held = builder.CreateVector(held);
@@ -259,8 +259,8 @@ void Lookups::on_release(const Frame& frame) {
 
 void Lookups::on_prefix(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes) {
   const FrameType type = frame.header.type;
-  const auto count =
-      space.kind == SpaceKind::kSet ? count_in_set(type, space, hashes) : this->count(type, space.id, hashes, nullptr);
+  const auto count = space.kind == NamespaceKind::kSet ? count_in_set(type, space, hashes)
+                                                       : this->count(type, space.id, hashes, nullptr);
   if (!count) {
     return session_.refuse(
         frame, count.error(),

@@ -97,7 +97,7 @@ void Misses::answer_why(const Frame& frame, const OpenSpace& space, std::span<co
         frame, miss.error(),
         "match: " + miss.error().message() + " (" + count_text("hashes", hashes.size(), node.chain_blocks_max) + ")");
   }
-  if (miss->disk_block_count > 0 && (node.spill == nullptr || !node.spill->can_read())) {
+  if (miss->disk_block_count > 0 && (node.disk_worker == nullptr || !node.disk_worker->can_read())) {
     miss->disk_block_count = 0;
     miss->why = MissKind::kDiskOff;
   }

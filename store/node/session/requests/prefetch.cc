@@ -19,7 +19,7 @@ Prefetch::Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space,
 
 error_code Prefetch::pin() {
   NodeContext& node = session_->node;
-  auto pinned = kind_ == SpaceKind::kSet ? pin_set() : node.store.with([&](Store& store) {
+  auto pinned = kind_ == NamespaceKind::kSet ? pin_set() : node.store.with([&](Store& store) {
     return store.pin_prefix(space_, hashes_, {.session = session_->id, .disk = true}, node.clock.now());
   });
   if (!pinned) return pinned.error();
@@ -30,7 +30,7 @@ error_code Prefetch::pin() {
 /// One part at a time. Pins of blocks in memory are released at once: in a set, other blocks do not depend on them.
 Result<PinnedPrefix> Prefetch::pin_set() {
   NodeContext& node = session_->node;
-  PinnedPrefix all{.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet};
+  PinnedPrefix all{.blocks = {}, .on_disk = {}, .kind = NamespaceKind::kSet};
   auto groups = std::span<const std::uint32_t>(group_counts_);
   for (std::size_t at = 0; at < hashes_.size();) {
     const auto rest = std::span<const BlockHash>(hashes_).subspan(at);
@@ -43,11 +43,11 @@ Result<PinnedPrefix> Prefetch::pin_set() {
         error = part.error();
         return store.unpin(all);
       }
-      for (SpilledBlock& block : part->pinned.spilled) {
+      for (PinnedDiskBlock& block : part->pinned.on_disk) {
         block.index += static_cast<std::uint32_t>(at);
-        all.spilled.push_back(block);
+        all.on_disk.push_back(block);
       }
-      part->pinned.spilled.clear();
+      part->pinned.on_disk.clear();
       store.unpin(part->pinned);
       at += part->looked_count;
       groups = groups.subspan(part->looked_group_count);
@@ -61,7 +61,7 @@ asio::awaitable<void> Prefetch::run() {
   KV_ASSERT(has_work() && wake_ == nullptr);
   NodeContext& node = session_->node;
   // Runs to the end or the first failure, which is neither retried nor reported: the next get reads missing blocks.
-  ReadAhead ahead(*session_, {space_, space_name_, kind_, hashes_}, prefix_, prefix_->spilled().size());
+  ReadAhead ahead(*session_, {space_, space_name_, kind_, hashes_}, prefix_, prefix_->on_disk().size());
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_cancelled_) {
     ahead.start();
@@ -76,7 +76,7 @@ asio::awaitable<void> Prefetch::run() {
     DiskBlock block;
     const ReadAhead::Taken taken = ahead.take(&block);
     // Behind a missing block, the rest of a chain is unreachable. The rest of a set is not.
-    if (taken == ReadAhead::Taken::kEnd && kind_ == SpaceKind::kChain) break;
+    if (taken == ReadAhead::Taken::kEnd && kind_ == NamespaceKind::kChain) break;
     if (taken == ReadAhead::Taken::kEnd) ahead.skip();
     if (taken == ReadAhead::Taken::kBlock) ahead.promote(block);
   }

@@ -24,7 +24,7 @@ class Prefetch {
 
   /// Pins the available part of the prefix. Errors: of Store::pin_prefix.
   error_code pin();
-  bool has_work() const { return prefix_ && !prefix_->spilled().empty(); }
+  bool has_work() const { return prefix_ && !prefix_->on_disk().empty(); }
   asio::awaitable<void> run();
   void cancel();
 
@@ -34,7 +34,7 @@ class Prefetch {
   const std::shared_ptr<SessionCore> session_;
   const SpaceId space_;
   const NamespaceId space_name_;
-  const SpaceKind kind_;
+  const NamespaceKind kind_;
   const std::vector<BlockHash> hashes_;
   const std::vector<std::uint32_t> group_counts_;
   std::shared_ptr<PinnedPrefixGuard> prefix_;

@@ -1,4 +1,4 @@
-// store/node/session/requests/put.cc: a block enters as a hash that the client offers. A slot is staged (offer), filled
+// store/node/session/requests/put.cc: a block enters as a hash that the client offers. A slot is taken (offer), filled
 // and verified (receive, copy_in, fetch), and the block is visible to all when it leaves (commit).
 #include "store/node/session/requests/put.h"
 
@@ -22,12 +22,12 @@ static_assert(kOfferedPerLock >= kGroupNamesMax);
 constexpr std::size_t kCommitsPerLock = 256;  ///< Else thousands of small blocks hold it for milliseconds.
 
 /// How many of the leading slots match the claimed checksums. Only the slots count, not the client's present memory.
-std::size_t count_sound(std::span<const StagedBlock> staged, std::span<const std::uint64_t> claimed) {
+std::size_t count_sound(std::span<const IncomingBlock> incoming, std::span<const std::uint64_t> claimed) {
   std::size_t sound = 0, at = 0;
-  for (; sound < staged.size(); ++sound) {
-    const std::size_t stripes = stripe_count(staged[sound].bytes.size());
+  for (; sound < incoming.size(); ++sound) {
+    const std::size_t stripes = stripe_count(incoming[sound].bytes.size());
     KV_ASSERT(stripes <= claimed.size() - at);
-    if (!verify_block(staged[sound].seed, staged[sound].bytes, claimed.subspan(at, stripes))) break;
+    if (!verify_block(incoming[sound].seed, incoming[sound].bytes, claimed.subspan(at, stripes))) break;
     at += stripes;
   }
   return sound;
@@ -47,7 +47,7 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
       draining_(draining),
       request_id_(order.request_id),
       space_(space.id),
-      is_set_(space.kind == SpaceKind::kSet),
+      is_set_(space.kind == NamespaceKind::kSet),
       has_groups_(!order.group_counts.empty()),
       type_(is_set_ ? FrameType::kSetPut : FrameType::kPut),
       block_bytes_(space.block_bytes),
@@ -57,7 +57,7 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
       path_(std::move(path)),
       about_{.space = space_,
              .space_name = space.shown_name,
-             .verb = type_,
+             .type = type_,
              .block_count = order.hashes.size(),
              .trace = order.trace,
              .rest = &RequestPhases::client} {}
@@ -77,8 +77,8 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
     options.chain = {order.chain_blocks, order.positions.empty() ? 0 : order.positions.front(),
                      order.positions.empty() ? end : order.positions.back(), order.chain_known};
   }
-  options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits->spill_wait == Duration::zero() ||
-                     !node.spill->keeps_up();
+  options.may_lose = node.disk_worker == nullptr || wait == Duration::zero() ||
+                     node.limits->spill_wait == Duration::zero() || !node.disk_worker->keeps_up();
   // At most half of the available time, since evicting for room is better than a refusal.
   if (!options.may_lose) spill_deadline_ = began_ + std::min<Duration>(node.limits->spill_wait, wait / 2);
   bool is_short = false;
@@ -89,7 +89,7 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
         return offered;
       });
   // Outside the lock: it wakes a thread that will want it.
-  if (is_short && node.spill != nullptr) node.spill->notify();
+  if (is_short && node.disk_worker != nullptr) node.disk_worker->notify();
   if (!plan) {
     session_->refuse(
         frame, plan.error(),
@@ -99,7 +99,7 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
     return false;
   }
   plan_ = std::move(*plan);
-  staged_ = std::make_shared<StagedPutGuard>(node.store, plan_.put);
+  guard_ = std::make_shared<PutGuard>(node.store, plan_.put);
   if (is_set_) {
     results_.assign(order.hashes.size(), kResultAlready);
     for (const std::uint32_t index : plan_.wanted) results_[index] = kResultRefused;  // until committed
@@ -121,7 +121,7 @@ Result<OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bool& is_
     const PutDesk::SetOfferOptions options{.session = session_->id,
                                            .lengths = order.lengths.subspan(at, part.size()),
                                            .may_lose = may_lose,
-                                           .promote = node.spill == nullptr || !node.spill->can_read(),
+                                           .promote = node.disk_worker == nullptr || !node.disk_worker->can_read(),
                                            .put = whole.put,
                                            .first = static_cast<std::uint32_t>(at),
                                            .is_part = at + part.size() < order.hashes.size(),
@@ -137,7 +137,7 @@ Result<OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bool& is_
     plan->stored_count += whole.stored_count;
     whole.wanted.insert(whole.wanted.end(), plan->wanted.begin(), plan->wanted.end());
     plan->wanted = std::move(whole.wanted);
-    whole = std::move(*plan);  // the last part has all staged blocks
+    whole = std::move(*plan);  // the last part has all incoming blocks
     at += part.size();
     groups = groups.subspan(leading.group_count);
   } while (at < order.hashes.size());
@@ -145,7 +145,7 @@ Result<OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bool& is_
 }
 
 void Put::begin() {
-  KV_ASSERT(staged_ && is_waiting_ && !is_over_);
+  KV_ASSERT(guard_ && is_waiting_ && !is_over_);
   if (plan_.refused_count > 0 && (plan_.again || deadline_ > began_) && plan_.put != PutId{} && may_pass()) {
     asio::co_spawn(session_->executor, wait_for_memory(shared_from_this(), SessionJob(session_)),
                    BorderOf{NodeThread::kIo});
@@ -178,15 +178,15 @@ asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_un
     if (self->is_over_ || session->is_ending) break;
     // Until then the disk has a chance to write the victims; afterwards they are evicted unwritten.
     const bool may_lose = node.clock.now() >= self->spill_deadline_;
-    if (node.spill != nullptr) node.spill->notify();
+    if (node.disk_worker != nullptr) node.disk_worker->notify();
     auto more = node.store.with([&](Store& store) { return store.offer_more(plan.put, node.clock.now(), may_lose); });
     if (!more) break;
-    plan.staged.insert(plan.staged.end(), more->staged.begin(), more->staged.end());
+    plan.incoming.insert(plan.incoming.end(), more->incoming.begin(), more->incoming.end());
     plan.refused_count = more->refused_count;
     plan.refused_why = more->refused_why;
     plan.again = more->again;
-    if (may_lose && self->spill_deadline_ != TimePoint{} && !more->staged.empty()) {
-      node.spill->fell_behind(4 * node.limits->spill_wait);  // so that puts do not all wait in vain
+    if (may_lose && self->spill_deadline_ != TimePoint{} && !more->incoming.empty()) {
+      node.disk_worker->fell_behind(4 * node.limits->spill_wait);  // so that puts do not all wait in vain
       self->spill_deadline_ = {};
     }
   }
@@ -203,20 +203,20 @@ void Put::count_bytes(Path way, std::uint64_t bytes) {
 void Put::send_want() {
   KV_ASSERT(is_waiting_);
   is_waiting_ = false;
-  if (plan_.staged.empty()) return finish();
-  session_->access.moved(bytes_of(0, plan_.staged.size()));
+  if (plan_.incoming.empty()) return finish();
+  session_->access.moved(bytes_of(0, plan_.incoming.size()));
   if (is_set_) {
     session_->replies.reply(type_, request_id_, kFrameMore, [&](FlatBufferBuilder& builder) {
       std::uint32_t* index = nullptr;
-      const auto blocks = builder.CreateUninitializedVector(plan_.staged.size(), &index);
-      for (const StagedBlock& block : plan_.staged) *index++ = block.index;
+      const auto blocks = builder.CreateUninitializedVector(plan_.incoming.size(), &index);
+      for (const IncomingBlock& block : plan_.incoming) *index++ = block.index;
       return wire::CreateSetPutWant(builder, blocks);
     });
     return;
   }
   session_->replies.reply(type_, request_id_, kFrameMore, [&](FlatBufferBuilder& builder) {
     return wire::CreatePutWant(builder, static_cast<std::uint32_t>(plan_.stored_count),
-                               static_cast<std::uint32_t>(plan_.staged.size()));
+                               static_cast<std::uint32_t>(plan_.incoming.size()));
   });
 }
 
@@ -226,7 +226,7 @@ std::string Put::check_data(const Frame& frame, const wire::PutData* data) const
   if (is_waiting_) return "put_data: before put_want";
   if (data == nullptr) return "put_data: the table fails verification";
   // Counts announced rather than committed blocks: data may be announced while earlier data is being fetched.
-  const std::size_t left = plan_.staged.size() - announced_;
+  const std::size_t left = plan_.incoming.size() - announced_;
   const std::uint64_t count = data->block_count();
   if (count == 0 || count > left) return fmt::format("put_data.block_count: {}, 1..{} are due", count, left);
   const std::size_t sums = data->checksums() == nullptr ? 0 : data->checksums()->size();
@@ -276,28 +276,28 @@ asio::awaitable<bool> Put::take_data(std::shared_ptr<Put> self, const Frame& fra
   co_return !session->is_ending;
 }
 
-std::span<const StagedBlock> Put::staged(std::size_t first, std::size_t count) const {
-  KV_ASSERT(first <= plan_.staged.size() && count <= plan_.staged.size() - first);
-  return std::span(plan_.staged).subspan(first, count);
+std::span<const IncomingBlock> Put::incoming(std::size_t first, std::size_t count) const {
+  KV_ASSERT(first <= plan_.incoming.size() && count <= plan_.incoming.size() - first);
+  return std::span(plan_.incoming).subspan(first, count);
 }
 
 std::uint64_t Put::bytes_of(std::size_t first, std::size_t count) const {
   if (!is_set_) return count * block_bytes_;
   std::uint64_t bytes = 0;
-  for (const StagedBlock& block : staged(first, count)) bytes += block.bytes.size();
+  for (const IncomingBlock& block : incoming(first, count)) bytes += block.bytes.size();
   return bytes;
 }
 
 std::size_t Put::sum_count(std::size_t first, std::size_t count) const {
   if (!is_set_) return count * stripes_;
   std::size_t sums = 0;
-  for (const StagedBlock& block : staged(first, count)) sums += stripes_of(block);
+  for (const IncomingBlock& block : incoming(first, count)) sums += stripes_of(block);
   return sums;
 }
 
 /// From the stream. False: it broke.
 asio::awaitable<bool> Put::receive(std::shared_ptr<Put> self, std::size_t count, Claimed claimed, FrameReader& reader) {
-  const auto blocks = self->staged(self->committed_, count);
+  const auto blocks = self->incoming(self->committed_, count);
   std::vector<BlockTarget> targets(count);
   std::size_t at = 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -322,7 +322,7 @@ asio::awaitable<bool> Put::receive(std::shared_ptr<Put> self, std::size_t count,
 asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count, Claimed claimed) {
   NodeContext& node = self->session_->node;
   const std::size_t first = self->committed_;
-  const auto blocks = self->staged(first, count);
+  const auto blocks = self->incoming(first, count);
   Claimed sums;
   std::size_t good = 0, since_turn = 0, at = 0;
   const TimePoint moves_since = node.clock.now();
@@ -331,7 +331,7 @@ asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count,
       self->fail(Errc::kNoRegion, "put_data: region: memory was taken out of the memfd after it was lent");
       break;
     }
-    const StagedBlock& block = blocks[good];
+    const IncomingBlock& block = blocks[good];
     const std::size_t length = block.bytes.size();
     KV_ASSERT(self->is_set_ || length == self->block_bytes_);
     sums.resize(self->stripes_of(block));
@@ -358,7 +358,7 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
   const std::uint64_t bytes = self->bytes_of(first, count);
   std::shared_ptr<Region> region = self->path_.region();  // held: the put may end before the move
   std::vector<Placement> placements;
-  for (const StagedBlock& block : self->staged(first, count)) {
+  for (const IncomingBlock& block : self->incoming(first, count)) {
     if (!self->is_over_) placements.push_back(self->path_.placement(block.index, 0, block.bytes));
   }
   const TimePoint moves_since = session->node.clock.now();
@@ -373,7 +373,7 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
     move->outcome.error = Errc::kUnavailable;
     move->ended.set();
   } else {
-    self->path_.move(verbs::Direction::kFromPeer, placements, self->staged_, [move](const MoveOutcome& outcome) {
+    self->path_.move(verbs::Direction::kFromPeer, placements, self->guard_, [move](const MoveOutcome& outcome) {
       move->outcome = outcome;
       move->ended.set();
     });
@@ -382,7 +382,7 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
 
   std::size_t good = 0, at = 0;
   while (!move->outcome.error && good < count && !self->is_over_) {
-    const auto rest = self->staged(first + good, count - good);
+    const auto rest = self->incoming(first + good, count - good);
     std::size_t part = 1;
     for (std::size_t sum = rest[0].bytes.size(); part < rest.size(); ++part) {
       sum += rest[part].bytes.size();
@@ -411,10 +411,10 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
   session->writer.flush();
 }
 
-/// How many of these staged blocks are sound. `claimed` lives until this has returned.
+/// How many of these incoming blocks are sound. `claimed` lives until this has returned.
 asio::awaitable<std::size_t> Put::verify(std::size_t first, std::size_t count,
                                          std::span<const std::uint64_t> claimed) const {
-  const auto blocks = staged(first, count);
+  const auto blocks = incoming(first, count);
   // On this thread: so little takes some ten microseconds, as long as handing it over.
   if (bytes_of(first, count) <= kVerifyHereBytes) co_return count_sound(blocks, claimed);
   struct Verification {
@@ -423,7 +423,7 @@ asio::awaitable<std::size_t> Put::verify(std::size_t first, std::size_t count,
   };
   const auto verification = std::make_shared<Verification>(Verification{Event(session_->executor)});
   // The call itself holds the slots: the put may end meanwhile. `claimed` belongs to the caller, which waits below.
-  const auto read = [verification, blocks, claimed, slots = staged_] {
+  const auto read = [verification, blocks, claimed, slots = guard_] {
     verification->sound = count_sound(blocks, claimed);
   };
   path_.rdma().verify(read, [verification] { verification->over.set(); });
@@ -444,7 +444,7 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
     }
     node.store.with(&about_.phases, [&](Store& store) {
       for (; i < end; ++i) {
-        const std::size_t stripes = stripes_of(plan_.staged[i]);
+        const std::size_t stripes = stripes_of(plan_.incoming[i]);
         count_result(i, store.commit(plan_.put, claimed.first(stripes), node.clock.now()));
         claimed = claimed.subspan(stripes);
       }
@@ -454,9 +454,9 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
   if (good < count) {
     node.metrics.checksum_failed();
     fail(Errc::kCorruptBlock,
-         fmt::format("put_data: block {}{} does not match its checksums", plan_.staged[committed_].index,
+         fmt::format("put_data: block {}{} does not match its checksums", plan_.incoming[committed_].index,
                      is_set_ ? " of the request" : " of the chain"));
-  } else if (committed_ == plan_.staged.size()) {
+  } else if (committed_ == plan_.incoming.size()) {
     finish();
   }
 }
@@ -466,12 +466,12 @@ std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<con
   NodeContext& node = session_->node;
   node.store.with(&about_.phases, [&](Store& store) {
     for (std::size_t i = first; i < end; ++i) {
-      const auto sums = claimed.first(stripes_of(plan_.staged[i]));
+      const auto sums = claimed.first(stripes_of(plan_.incoming[i]));
       claimed = claimed.subspan(sums.size());
       waiting_sums_.insert(waiting_sums_.end(), sums.begin(), sums.end());
       ++waiting_;
       KV_ASSERT(waiting_ <= kGroupNamesMax);
-      if (!plan_.staged[i].completes_group) continue;
+      if (!plan_.incoming[i].completes_group) continue;
       const auto statuses = store.commit_group(plan_.put, waiting_sums_, node.clock.now());
       KV_ASSERT(statuses.size() == waiting_);
       for (std::size_t k = 0; k < waiting_; ++k) count_result(i + 1 - waiting_ + k, statuses[k]);
@@ -482,7 +482,7 @@ std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<con
   return end;
 }
 
-/// Records the result of staged block i.
+/// Records the result of incoming block i.
 void Put::count_result(std::size_t i, PutDesk::CommitStatus status) {
   Outcome result = kResultRefused;
   switch (status) {
@@ -491,19 +491,19 @@ void Put::count_result(std::size_t i, PutDesk::CommitStatus status) {
     case PutDesk::CommitStatus::kConflict: result = kResultConflict, ++refused_late_; break;
     case PutDesk::CommitStatus::kRefused: ++refused_late_; break;
   }
-  if (is_set_) results_[plan_.staged[i].index] = result;
+  if (is_set_) results_[plan_.incoming[i].index] = result;
 }
 
 // -- the end
 
 void Put::finish() {
   const std::shared_ptr<Put> keep = shared_from_this();
-  path_.stop(OwnerId(staged_.get()));
-  staged_.reset();
-  // A failed put was answered already, also one that still waited for memory and has staged no blocks.
-  const bool is_whole = !std::exchange(is_over_, true) && committed_ == plan_.staged.size();
+  path_.stop(OwnerId(guard_.get()));
+  guard_.reset();
+  // A failed put was answered already, also one that still waited for memory and has no incoming blocks.
+  const bool is_whole = !std::exchange(is_over_, true) && committed_ == plan_.incoming.size();
   const Duration took = session_->node.clock.now() - began_;
-  session_->node.metrics.observe_verb(type_, took, !is_whole);
+  session_->node.metrics.observe_request(type_, took, !is_whole);
   if (session_->node.slow.is_slow(took)) tell_slow(*session_, about_, took, !is_whole);
   const std::uint32_t broken = path_.broken();
   path_ = {};

@@ -65,10 +65,10 @@ struct PutOrder {
   TraceContext trace = {};
 };
 
-/// On entry the client has a block that the store may lack. A slot is staged for it (offer), filled from the socket,
+/// On entry the client has a block that the store may lack. A slot is taken for it (offer), filled from the socket,
 /// from shared memory, or by RDMA, and verified against the checksums that the client claims. On exit the block is in
 /// the tree, visible to all (commit), or its slot is free again.
-///   1. A staged slot stays the put's until all copies and moves into it have ended (StagedPutGuard).
+///   1. A taken slot stays the put's until all copies and moves into it have ended (PutGuard).
 ///   2. Blocks are committed in the order of the chain, or of the request in a set, each after the bytes in its slot
 ///      were verified. The client's memory may change at any moment and is never trusted.
 ///   3. One last frame has the result or the error. Data after an error is skipped.
@@ -85,7 +85,7 @@ class Put : public std::enable_shared_from_this<Put> {
   Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& draining, const OpenSpace& space,
       const PutOrder& order, BlockPath path);
 
-  /// Stages the missing blocks. False after refusing the request; the put is then unusable.
+  /// Takes slots for the missing blocks. False after refusing the request; the put is then unusable.
   bool offer(const SessionCore::Frame& frame, const PutOrder& order);
   /// Requests the data from the client; first waits for memory if it is short and the client allows time.
   void begin();
@@ -96,7 +96,7 @@ class Put : public std::enable_shared_from_this<Put> {
   /// Ignored if the put is over.
   void fail(Errc code, const std::string& message, std::uint32_t broken = 0);
   void stop();    ///< The session ends: stops filling slots, without an answer.
-  void finish();  ///< Answers if all is committed; frees staged slots.
+  void finish();  ///< Answers if all is committed; frees its slots.
 
   std::uint64_t request_id() const { return request_id_; }
   bool is_late(TimePoint now) const {
@@ -125,12 +125,12 @@ class Put : public std::enable_shared_from_this<Put> {
   void commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);
   std::size_t commit_groups(std::size_t first, std::size_t end, std::span<const std::uint64_t>& claimed);
   void count_result(std::size_t i, PutDesk::CommitStatus status);
-  std::span<const StagedBlock> staged(std::size_t first, std::size_t count) const;
-  std::size_t stripes_of(const StagedBlock& block) const {
+  std::span<const IncomingBlock> incoming(std::size_t first, std::size_t count) const;
+  std::size_t stripes_of(const IncomingBlock& block) const {
     return is_set_ ? stripe_count(block.bytes.size()) : stripes_;
   }
   void count_bytes(Path way, std::uint64_t bytes);                     ///< For bytes that have arrived.
-  std::uint64_t bytes_of(std::size_t first, std::size_t count) const;  ///< Of staged blocks.
+  std::uint64_t bytes_of(std::size_t first, std::size_t count) const;  ///< Of incoming blocks.
   std::size_t sum_count(std::size_t first, std::size_t count) const;   ///< Checksums of these.
 
   const std::shared_ptr<SessionCore> session_;
@@ -150,14 +150,14 @@ class Put : public std::enable_shared_from_this<Put> {
   TransferDetails about_;  ///< For the slow log.
 
   OfferPlan plan_;
-  std::shared_ptr<StagedPutGuard> staged_;
-  std::size_t announced_ = 0;  ///< Staged blocks whose data the client has announced.
+  std::shared_ptr<PutGuard> guard_;
+  std::size_t announced_ = 0;  ///< Incoming blocks whose data the client has announced.
   std::size_t committed_ = 0;  ///< Verified, in order; and committed, except the last `waiting_`.
   std::size_t waiting_ = 0;    ///< Waiting for the rest of their group,
   Claimed waiting_sums_;       ///< with these checksums.
   std::uint32_t stored_ = 0, already_stored_ = 0, refused_late_ = 0;
   std::vector<std::uint8_t> results_;  ///< For a set: one per hash, as in SetPutResponse.
-  BlockSink* sink_ = nullptr;          ///< Set while a payload is read into staged slots.
+  BlockSink* sink_ = nullptr;          ///< Set while a payload is read into its slots.
   std::shared_ptr<Event> last_fetch_;  ///< Set when RDMA has fetched the data announced last.
   bool is_waiting_ = true;             ///< For memory; PutWant not sent yet.
   bool is_over_ = false;

@@ -1,4 +1,4 @@
-// store/node/session/requests/questions.h: the verb admin: questions of people and tools, answered as on the admin
+// store/node/session/requests/questions.h: the request admin: questions of people and tools, answered as on the admin
 // port.
 #pragma once
 

@@ -1,4 +1,4 @@
-// store/node/session/requests/read_ahead.h: blocks on disk, read ahead of their turn and verified on spill threads, and
+// store/node/session/requests/read_ahead.h: blocks on disk, read ahead of their turn and verified on disk threads, and
 // handed out in order; frequently used ones are put back into memory.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace kv {
 
 /// The blocks of one prefix that follow those in memory; or those of a set that are not in memory.
 ///   1. At most kBytesMax (and one block) are read but not yet taken.
-///   2. A block is handed out once, after all before it, with the bytes as stored: the spill threads verify them.
+///   2. A block is handed out once, after all before it, with the bytes as stored: the disk threads verify them.
 ///   3. Pending reads hold weak references only: a late read is dropped.
 /// Thread safety: none; on the executor, which outlives the node's disk tier.
 class ReadAhead {
@@ -28,10 +28,10 @@ class ReadAhead {
   struct Chain {
     SpaceId space{};
     NamespaceId space_name{};
-    SpaceKind kind = SpaceKind::kChain;
+    NamespaceKind kind = NamespaceKind::kChain;
     std::span<const BlockHash> hashes;  ///< As pinned: for a chain the whole prefix. Lives as long as this.
   };
-  /// Reads the first `count` of prefix->spilled(), except the first `skipped`. promote() offers on behalf of `session`.
+  /// Reads the first `count` of prefix->on_disk(), except the first `skipped`. promote() offers on behalf of `session`.
   ReadAhead(asio::any_io_executor executor, NodeContext& node, SessionId session, Chain chain,
             std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count, std::size_t skipped = 0);
   ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count,
@@ -52,13 +52,13 @@ class ReadAhead {
   Taken take(DiskBlock* block);
   /// After kEnd, in a set: moves on to the next block, which does not depend on the lost one.
   void skip();
-  std::uint32_t next_index() const { return prefix_->spilled()[next_].index; }  ///< Of the next block's hash.
+  std::uint32_t next_index() const { return prefix_->on_disk()[next_].index; }  ///< Of the next block's hash.
   /// The blocks to be read that have not been taken, from the next one on.
-  std::span<const SpilledBlock> rest() const {
-    return std::span<const SpilledBlock>(prefix_->spilled()).subspan(next_, count_ - next_);
+  std::span<const PinnedDiskBlock> rest() const {
+    return std::span<const PinnedDiskBlock>(prefix_->on_disk()).subspan(next_, count_ - next_);
   }
   /// Whether the store wants the last taken block in memory.
-  bool wants_promotion() const { return prefix_->spilled()[next_ - 1].promote; }
+  bool wants_promotion() const { return prefix_->on_disk()[next_ - 1].promote; }
   /// Stores that block in memory, if there is room and all blocks above it are there.
   void promote(const DiskBlock& block);
 

@@ -62,7 +62,7 @@ error_code SetGet::pin_window() {
 // -- the ways out
 
 bool SetGet::send_at_once() {
-  if (!is_last_window() || !window_->pins.spilled().empty()) return false;
+  if (!is_last_window() || !window_->pins.on_disk().empty()) return false;
   std::uint64_t bytes = 0;
   for (const ReadyBlock& block : ready_) bytes += block.bytes.size();
   const bool is_small = path_.has_region() ? path_.is_shared_memory() && bytes <= kCopyAtOnceBytes
@@ -83,7 +83,7 @@ bool SetGet::send_at_once() {
 asio::awaitable<void> SetGet::deliver() {
   for (;;) {
     co_await deliver_ready();
-    if (!is_stopped() && !window_->pins.spilled().empty()) co_await read_from_disk();
+    if (!is_stopped() && !window_->pins.on_disk().empty()) co_await read_from_disk();
     // One window at a time: other puts could not evict thousands of blocks pinned at once.
     if (is_stopped() || is_last_window() || pin_window()) break;  // a namespace that is gone ends the answer here
   }
@@ -169,7 +169,7 @@ asio::awaitable<void> SetGet::read_from_disk() {
   const std::shared_ptr<PinnedPrefixGuard> pinned(window_, &window_->pins);
   const auto hashes = std::span<const BlockHash>(order_.hashes).subspan(window_first_);
   const auto first = static_cast<std::uint32_t>(window_first_);
-  ReadAhead ahead(*session_, {space_, space_name_, SpaceKind::kSet, hashes}, pinned, pinned->spilled().size());
+  ReadAhead ahead(*session_, {space_, space_name_, NamespaceKind::kSet, hashes}, pinned, pinned->on_disk().size());
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_stopped()) {
     ahead.start();
@@ -207,7 +207,7 @@ asio::awaitable<void> SetGet::read_from_disk() {
   wake_ = nullptr;
   if (is_stopped()) co_return;
   // Unread at the deadline: the blocks exist, and the client may ask again.
-  for (const SpilledBlock& block : ahead.rest()) unread_.push_back(first + block.index);
+  for (const PinnedDiskBlock& block : ahead.rest()) unread_.push_back(first + block.index);
 }
 
 // -- announcements

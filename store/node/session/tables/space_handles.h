@@ -28,7 +28,7 @@ struct OpenSpace {
   std::uint64_t check;        ///< namespace_check() of `name`.
   std::uint64_t block_bytes;  ///< Of every block of a chain; in a set, the maximum.
   std::size_t block_size;     ///< 0 in a set.
-  SpaceKind kind;
+  NamespaceKind kind;
   SpaceOwner owner;
 };
 
