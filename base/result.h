@@ -12,10 +12,9 @@
 //   numa.h       NUMA nodes: their memory and processors, and how to stay on some of them
 //   busy_poll.h  spins before sleeps: for events, and for a lock
 //   checksum.h   the checksum that travels with every block
-//   printable.h  foreign text, made safe for a log or a terminal
-//   hex.h        bytes as hexadecimal digits
 //   descriptor.h an owned file descriptor
-//   secret.h     text to keep out of memory dumps and logs: from secret_file.h, secret_command.h
+//   text/        printable.h: foreign text, made safe for a log or a terminal; numbers, hex digits and lists as text, and back
+//   secret/      secret.h: text to keep out of memory dumps and logs: from secret_file.h, secret_command.h
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

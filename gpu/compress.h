@@ -17,7 +17,7 @@
 
 #include "base/result.h"
 #include "gpu/layout.h"
-#include "gpu/permute_plan.h"
+#include "gpu/plans/permute_plan.h"
 
 namespace kv {
 

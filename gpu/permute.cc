@@ -1,9 +1,9 @@
 #include "gpu/permute.h"
 
 #include "base/assert.h"
-#include "gpu/host_copy.h"
-#include "gpu/host_rows.h"
-#include "gpu/host_turn.h"
+#include "gpu/host/host_copy.h"
+#include "gpu/host/host_rows.h"
+#include "gpu/host/host_turn.h"
 
 namespace kv {
 namespace {

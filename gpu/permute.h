@@ -9,13 +9,13 @@
 //
 // The folder is independent of network and store; CUDA is in gpu/cuda alone. Files, in reading order:
 //     layout.h, named_layouts.h   addresses of elements; every engine's layout by name
-//     rows.h, row_plan.h          rows to slots; slots from block tables and page tables
+//     rows.h, plans/row_plan.h    rows to slots; slots from block tables and page tables
 //     operation.h, row_math.h     casts, scales, rotation; their arithmetic, one for host and device
-//     permute_plan.h              a call, checked and flat
-//     host_copy.h, host_rows.h, host_turn.h    the host's bodies: bytes, rows through float, keys that turn side by side
+//     plans/permute_plan.h        a call, checked and flat
+//     host/host_copy.h, host_rows.h, host_turn.h   the host's bodies: bytes, rows through float, keys that turn side by side
 //     device/device_plan.h, device_values.h, device_body.h, cuda_module.h, cuda/*.cu   the device's
 //     verified.h                  the store's blocks with their checksums
-//     verified_plan.h, device/device_checksum.h   the same on a device
+//     plans/verified_plan.h, device/device_checksum.h   the same on a device
 //     swap.h                      whole blocks between one layout in two memories
 //     staging_device.h, staging.h, device/cuda_staging.h   blocks between the host and a device's pages
 //     compress.h                  caches that keep a part of a head's tokens
@@ -34,7 +34,7 @@
 #include "base/result.h"
 #include "gpu/layout.h"
 #include "gpu/operation.h"
-#include "gpu/permute_plan.h"
+#include "gpu/plans/permute_plan.h"
 #include "gpu/rows.h"
 
 namespace kv {

@@ -1,7 +1,7 @@
 // gpu/rows.h: the slot of each row of a call. A row is one token; a slot is block * block_tokens + offset.
 //
 // Engines name rows by slot mappings, padded block tables, CSR page tables with positions, ranges. A device supports
-// slot(row) alone, so the rest is first converted to slots: gpu/row_plan.h.
+// slot(row) alone, so the rest is first converted to slots: gpu/plans/row_plan.h.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/hex.h"
 #include "base/result.h"
+#include "base/text/hex.h"
 
 namespace kv {
 

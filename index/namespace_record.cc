@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/printable.h"
-#include "base/quantity.h"
+#include "base/text/printable.h"
+#include "base/text/quantity.h"
 
 namespace kv {
 namespace {

@@ -2,30 +2,24 @@
 //
 // Independent of sockets, threads and clock, and of the disk but for its interface: callers pass the time in and move
 // the bytes. The daemon around the Store is the room store/node/. Files, in reading order:
-//   store.h         a node's contents and decisions, desk by desk (this file); store_config.h: settings; store_stats.h:
-//                   figures; pinned_blocks.h: blocks whose bytes move
-//   desks/          the desks, in the order of the table below; put/ is a room for what a put needs
-//   size_class.h    the slot length for a set's block
-//   block_pool.h    the blocks in memory: their names and their slots, kept in step
-//   arena.h         the memory for the bytes
-//   combined_counts.h       sums of the counts of a cluster's nodes; yield_counts.h: their wire form
-//   eviction_policy.h  a block's worth: by its last use, or by the hits expected of it (yield_policy.h, made of
-//                   yield_table.h, reuse_shadow.h, ghost_table.h and age_clock.h); block_sample.h: which
-//                   blocks policy and curve learn from
-//   evictor.h       which block goes when a slot is wanted
-//   hit_curve.h     the hit rate with less or more memory (use_order.h, heavy_blocks.h, shadow_cache.h)
-//   lease_table.h   promises to clients, and their ends
-//   context_table.h  prefixes kept by name, with owner and end (context.h, context_ends.h); context_file.h: contexts
-//                   over a restart
-//   space_table.h   the namespaces, and which of them may be forgotten
-//   tenant_table.h  each tenant's share, and whose blocks may go for whom
-//   disk.h          the interface of a disk
-//   disk_tier.h     the blocks on disk, and which of them go
-//   spiller.h       the next blocks to write to disk
-//   disk_loader.h  loading the disk's blocks after a restart
-//   event_log.h     recent changes, for routers
-//   departed_table.h  when and why blocks left; root_sample.h: which first blocks are asked for, and which stored
-//   tree_sums.h     size and use of the trees, from a sample
+//   store.h    a node's contents and decisions, desk by desk (this file); store_config.h: settings; store_stats.h: figures
+//   desks/     the desks, in the order of the table below; put/ is a room for what a put needs
+//   memory/    block_pool.h: the blocks in memory, their names and slots kept in step; arena.h: the memory for the bytes;
+//              evictor.h: which block goes when a slot is wanted; size_class.h: the slot length for a set's block
+//   policy/    eviction_policy.h: a block's worth, by its last use or by the hits expected of it (yield_policy.h, made of
+//              yield_table.h, reuse_shadow.h, ghost_table.h and age_clock.h); block_sample.h: which blocks policy and
+//              curve learn from; combined_counts.h: sums of the counts of a cluster's nodes; yield_counts.h: their wire
+//              form
+//   curve/     hit_curve.h: the hit rate with less or more memory (use_order.h, heavy_blocks.h, shadow_cache.h)
+//   tables/    lease_table.h: promises to clients, and their ends; space_table.h: the namespaces, and which of them may be
+//              forgotten; tenant_table.h: each tenant's share, and whose blocks may go for whom; event_log.h: recent
+//              changes, for routers; departed_table.h: when and why blocks left; root_sample.h: which first blocks are
+//              asked for, and which stored
+//   contexts/  context_table.h: prefixes kept by name, with owner and end; context_file.h: contexts over a restart
+//   disk/      disk.h: the interface of a disk; disk_tier.h: the blocks on disk, and which of them go; pinned_blocks.h:
+//              blocks whose bytes move
+//   spill/     spiller.h: the next blocks to write to disk; disk_loader.h: loading the disk's blocks after a restart
+//   tree_sums.h  size and use of the trees, from a sample
 #pragma once
 
 #include <memory>
@@ -39,15 +33,17 @@ namespace kv {
 /// A node's blocks and all decisions about them. Reached only through LockedStore (store/node/), for microseconds.
 /// Decisions are made at desks. Each is a class with its own members and invariants, and uses only desks before it:
 ///
-///     desk           decides                                             uses, besides the Shelf
-///     Shelf          (blocks, tiers, policy, tenants, evictor: shared)
-///     SpaceDesk      namespaces, tenants, lookup of names                (tells a TreeListener, the DiskDesk, of
-///     trees) LearningDesk   what the policy and the curve hear DiskDesk       spilling, loading, draining, scrubbing
-///     Space ContextDesk    prefixes kept by name                               Space, Disk ReadDesk       match,
-///     lease, get, retention                        Space, Learning, Disk, Context PutDesk        offer, commit Space,
-///     Learning, Disk, Context, Read DropDesk       drops                                               Space, Disk
-///     LookDesk       paths, edges, changes, reasons of misses            Space, Read, Put
-///     CapacityDesk   capacity and limits at run time                     Space, Disk, Read, Put
+///     desk           decides                                uses, besides the Shelf
+///     Shelf          (what all desks work on)
+///     SpaceDesk      namespaces, tenants, lookup of names   (tells the DiskDesk of trees, through a TreeListener)
+///     LearningDesk   what the policy and the curve hear
+///     DiskDesk       spilling, loading, draining, scrubbing Space
+///     ContextDesk    prefixes kept by name                  Space, Disk
+///     ReadDesk       match, lease, get, retention           Space, Learning, Disk, Context
+///     PutDesk        offer, commit                          Space, Learning, Disk, Context, Read
+///     DropDesk       drops                                  Space, Disk
+///     LookDesk       paths, edges, changes, reasons         Space, Read, Put
+///     CapacityDesk   capacity and limits at run time        Space, Disk, Read, Put
 ///
 /// What holds across desks:
 ///   1. A block that match or pin_prefix finds was committed with checksums and has never changed since.

@@ -6,12 +6,12 @@
 #include <cstdint>
 
 #include "base/clock.h"
-#include "store/arena.h"
-#include "store/context_table.h"
-#include "store/disk_tier.h"
-#include "store/eviction_policy.h"
-#include "store/hit_curve.h"
-#include "store/spiller.h"
+#include "store/contexts/context_table.h"
+#include "store/curve/hit_curve.h"
+#include "store/disk/disk_tier.h"
+#include "store/memory/arena.h"
+#include "store/policy/eviction_policy.h"
+#include "store/spill/spiller.h"
 
 namespace kv {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/quantity.h"
+#include "base/text/quantity.h"
 
 namespace kv {
 namespace {

@@ -4,15 +4,15 @@
 //   endpoint.h        tcp://, tls://, unix:// and sim:// addresses
 //   stream.h          a byte stream: TCP or Unix socket (socket_network.cc), or simulated (this file)
 //   wire.fbs          the tables of requests and answers
-//   frame.h           the header before every table
-//   frame_reader.h    stream -> frames; payload goes straight into its destination
-//   frame_writer.h    frames -> stream; payload leaves straight from its source
-//   block_sink.h      lands blocks from a stream, verified stripe by stripe
+//   frames/           frame.h: the header before every table
+//                     frame_reader.h: stream -> frames; payload goes straight into its destination
+//                     frame_writer.h: frames -> stream; payload leaves straight from its source
+//                     block_sink.h: lands blocks from a stream, verified stripe by stripe
+//                     frame_message.h: frames without a stream, in messages (verbs/verbs_messages.h)
 //   shared_memory.h   a region of kind memfd, both sides
 //   tls/tls.h         TLS over any stream, a folder of its own: certificates, handshakes, peer identity
 //   verbs/verbs.h     RDMA, a folder of its own: devices, registered memory, moves, messages
 //   ibverbs/          verbs.h on libibverbs, as a module that is loaded on demand
-//   frame_message.h   frames without a stream, in messages (verbs/verbs_messages.h)
 // and beside the path:
 //   resolver.h        host names -> addresses; connect_first.h: a connection to one of several
 //   token.h           secrets that identify a client to a node; slow_calls.h: slow calls, away from event loops

@@ -7,7 +7,7 @@
 #include <array>
 #include <cerrno>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "transport/stream.h"
 
 namespace kv {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-#include "base/hex.h"
+#include "base/text/hex.h"
 
 namespace kv {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "base/fields.h"
-#include "base/hex.h"
-#include "base/printable.h"
-#include "base/secret_file.h"
+#include "base/secret/secret_file.h"
+#include "base/text/fields.h"
+#include "base/text/hex.h"
+#include "base/text/printable.h"
 
 namespace kv {
 namespace {

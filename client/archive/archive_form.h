@@ -95,8 +95,8 @@ class ArchiveKey {
  public:
   static constexpr const char* kEnvironment = "KVSTORE_ARCHIVE_KEY_FILE";
 
-  /// From a file with 64 hexadecimal digits, readable by its owner only (base/secret_file.h). An empty name: the file
-  /// named by the environment, if any. Errors: as read_secret_file(); kBadRequest, other content.
+  /// From a file with 64 hexadecimal digits, readable by its owner only (base/secret/secret_file.h). An empty name: the
+  /// file named by the environment, if any. Errors: as read_secret_file(); kBadRequest, other content.
   static Result<std::optional<ArchiveKey>, Failure> configured(const std::string& file);
   static Result<ArchiveKey, Failure> parse(std::string_view digits);
 

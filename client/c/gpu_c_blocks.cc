@@ -4,8 +4,8 @@
 #include "base/checksum.h"
 #include "client/c/gpu_c_arguments.h"
 #include "gpu/compress.h"
+#include "gpu/plans/verified_plan.h"
 #include "gpu/verified.h"
-#include "gpu/verified_plan.h"
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
 

@@ -7,7 +7,7 @@
 
 #include "client/c/gpu_c_arguments.h"
 #include "gpu/permute.h"
-#include "gpu/row_plan.h"
+#include "gpu/plans/row_plan.h"
 #include "gpu/swap.h"
 
 namespace kv {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/checksum.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "client/c/c_status.h"
 #include "index/name_groups.h"
 #include "index/reuse_hint.h"

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "client/client.h"
 #include "client/core/client_core.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 namespace {

@@ -16,7 +16,7 @@
 #include "client/calls/match_call.h"
 #include "client/client.h"
 #include "client/core/client_core.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 
 namespace kv {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "client/link/request_parts.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 
 namespace kv {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "client/calls/match_call.h"
 #include "client/client.h"
 #include "client/core/client_core.h"

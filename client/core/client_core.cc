@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 #include "transport/token.h"
 
 namespace kv {

@@ -19,8 +19,8 @@
 #include "client/link/lent_memory.h"
 #include "client/link/link_terms.h"
 #include "client/types/call_control.h"
-#include "transport/block_sink.h"
-#include "transport/frame_reader.h"
+#include "transport/frames/block_sink.h"
+#include "transport/frames/frame_reader.h"
 
 namespace kv {
 

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "client/types/node_status.h"
 
 namespace kv {

@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 #include "client/types/numa_place.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 #include "transport/tls/tls_source.h"
 
 namespace kv {

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 #include "transport/wire_generated.h"
 
 namespace kv {

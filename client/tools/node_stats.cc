@@ -3,7 +3,7 @@
 #include <cctype>
 #include <utility>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "client/tools/text_table.h"
 
 namespace kv {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "base/quantity.h"
+#include "base/text/quantity.h"
 #include "client/tools/text_table.h"
 
 namespace kv {

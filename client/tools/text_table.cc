@@ -8,7 +8,7 @@
 #include <ctime>
 
 #include "base/assert.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace kv {
 namespace {

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/output.h"
-#include "base/spelling.h"
-#include "base/variables.h"
+#include "base/text/output.h"
+#include "base/text/spelling.h"
+#include "base/text/variables.h"
 #include "client/tools/json_text.h"
 
 namespace kv {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/secret.h"
+#include "base/secret/secret.h"
 #include "transport/tls/tls.h"
 #include "transport/trace_context.h"
 

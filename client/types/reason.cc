@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace kv {
 

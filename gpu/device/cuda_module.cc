@@ -8,7 +8,7 @@
 #include "base/error_words.h"
 #include "gpu/device/cuda_functions.h"
 #include "gpu/device/device_plan.h"
-#include "gpu/verified_plan.h"
+#include "gpu/plans/verified_plan.h"
 
 namespace kv {
 

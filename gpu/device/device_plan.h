@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpu/permute_plan.h"
+#include "gpu/plans/permute_plan.h"
 
 namespace kv {
 

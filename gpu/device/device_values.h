@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "gpu/element.h"
-#include "gpu/permute_plan.h"
+#include "gpu/plans/permute_plan.h"
 
 namespace kv::device {
 

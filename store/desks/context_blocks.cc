@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "store/context_ends.h"
+#include "store/contexts/context_ends.h"
 
 namespace kv {
 

@@ -3,7 +3,7 @@
 
 #include <deque>
 
-#include "store/context_table.h"
+#include "store/contexts/context_table.h"
 #include "store/desks/space_desk.h"
 
 namespace kv {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "store/context_file.h"
-#include "store/context_table.h"
+#include "store/contexts/context_file.h"
+#include "store/contexts/context_table.h"
 #include "store/desks/context_blocks.h"
 #include "store/desks/disk_desk.h"
 

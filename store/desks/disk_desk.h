@@ -4,10 +4,10 @@
 #include <set>
 
 #include "store/desks/space_desk.h"
-#include "store/disk.h"
-#include "store/disk_loader.h"
-#include "store/pinned_blocks.h"
-#include "store/spiller.h"
+#include "store/disk/disk.h"
+#include "store/disk/pinned_blocks.h"
+#include "store/spill/disk_loader.h"
+#include "store/spill/spiller.h"
 
 namespace kv {
 

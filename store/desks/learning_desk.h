@@ -3,10 +3,10 @@
 
 #include <optional>
 
-#include "store/block_sample.h"
+#include "store/curve/hit_curve.h"
 #include "store/desks/shelf.h"
-#include "store/hit_curve.h"
-#include "store/yield_counts.h"
+#include "store/policy/block_sample.h"
+#include "store/policy/yield_counts.h"
 
 namespace kv {
 

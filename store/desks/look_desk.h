@@ -5,7 +5,7 @@
 
 #include "index/miss_kind.h"
 #include "store/desks/put/put_desk.h"
-#include "store/event_log.h"
+#include "store/tables/event_log.h"
 
 namespace kv {
 

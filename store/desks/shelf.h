@@ -9,11 +9,11 @@
 #include <unordered_set>
 
 #include "index/steps.h"
-#include "store/block_pool.h"
-#include "store/departed_table.h"
-#include "store/evictor.h"
+#include "store/memory/block_pool.h"
+#include "store/memory/evictor.h"
 #include "store/store_config.h"
 #include "store/store_stats.h"
+#include "store/tables/departed_table.h"
 
 namespace kv {
 

@@ -8,10 +8,10 @@
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
 #include "store/desks/shelf.h"
-#include "store/lease_table.h"
-#include "store/root_sample.h"
-#include "store/size_class.h"
-#include "store/space_table.h"
+#include "store/memory/size_class.h"
+#include "store/tables/lease_table.h"
+#include "store/tables/root_sample.h"
+#include "store/tables/space_table.h"
 
 namespace kv {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "store/node/locked_store.h"
-#include "store/yield_counts.h"
+#include "store/policy/yield_counts.h"
 
 namespace kv {
 

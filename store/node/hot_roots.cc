@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 namespace {

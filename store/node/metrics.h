@@ -11,7 +11,7 @@
 
 #include "store/node/policy/access_table.h"
 #include "store/store.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 

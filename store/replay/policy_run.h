@@ -7,8 +7,8 @@
 #include <span>
 
 #include "index/reuse_hint.h"
-#include "store/eviction_policy.h"
-#include "store/hit_curve.h"
+#include "store/curve/hit_curve.h"
+#include "store/policy/eviction_policy.h"
 #include "store/replay/block_trace.h"
 
 namespace kv {

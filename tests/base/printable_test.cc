@@ -1,5 +1,5 @@
 // Text from elsewhere: one line of valid UTF-8 whatever it was.
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Secrets out of a command: real shells.
-#include "base/secret_command.h"
+#include "base/secret/secret_command.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "base/told_reasons.h"
+#include "base/text/told_reasons.h"
 
 #include <gtest/gtest.h>
 

@@ -4,9 +4,9 @@
 
 #include <array>
 
-#include "base/quantity.h"
-#include "base/spelling.h"
-#include "base/variables.h"
+#include "base/text/quantity.h"
+#include "base/text/spelling.h"
+#include "base/text/variables.h"
 
 namespace kv {
 namespace {

@@ -17,8 +17,8 @@
 #include "base/checksum.h"
 #include "gpu/device/cuda_module.h"
 #include "gpu/named_layouts.h"
+#include "gpu/plans/verified_plan.h"
 #include "gpu/verified.h"
-#include "gpu/verified_plan.h"
 
 namespace kv {
 namespace {

@@ -250,7 +250,7 @@ class Cache {
   TimePoint now_{std::chrono::seconds(1)};
 };
 
-/// Arguments: policy, whether it has a curve, and how many changes it keeps for routers (store/event_log.h).
+/// Arguments: policy, whether it has a curve, and how many changes it keeps for routers (store/tables/event_log.h).
 void BM_BesideLru(benchmark::State& state) {
   const std::size_t blocks = number("KV_BENCH_BLOCKS", 320'000), rounds = number("KV_BENCH_ROUNDS", 20);
   for (auto _ : state) {

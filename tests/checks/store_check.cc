@@ -3,7 +3,7 @@
 
 #include <unordered_set>
 
-#include "store/context_ends.h"
+#include "store/contexts/context_ends.h"
 #include "store/store.h"
 
 namespace kv {

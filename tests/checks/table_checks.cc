@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "store/context_table.h"
-#include "store/disk_tier.h"
-#include "store/evictor.h"
-#include "store/hit_curve.h"
-#include "store/lease_table.h"
-#include "store/shadow_cache.h"
-#include "store/space_table.h"
-#include "store/tenant_table.h"
+#include "store/contexts/context_table.h"
+#include "store/curve/hit_curve.h"
+#include "store/curve/shadow_cache.h"
+#include "store/disk/disk_tier.h"
+#include "store/memory/evictor.h"
+#include "store/tables/lease_table.h"
+#include "store/tables/space_table.h"
+#include "store/tables/tenant_table.h"
 
 namespace kv {
 

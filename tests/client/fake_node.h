@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tests/client/real_nodes.h"
-#include "transport/frame_reader.h"
-#include "transport/frame_writer.h"
+#include "transport/frames/frame_reader.h"
+#include "transport/frames/frame_writer.h"
 #include "transport/wire_generated.h"
 
 namespace kv {

@@ -19,8 +19,8 @@
 #include "tests/client/real_nodes.h"
 #include "tests/fakes/virtual_clock.h"
 #include "tests/transport/sim_world.h"
-#include "transport/frame_reader.h"
-#include "transport/frame_writer.h"
+#include "transport/frames/frame_reader.h"
+#include "transport/frames/frame_writer.h"
 #include "transport/wire_generated.h"
 
 namespace kv {

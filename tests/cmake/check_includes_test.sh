@@ -52,7 +52,7 @@ expect 1 client/calls/get.cc '#include "client/new_room/a.h"' 'no row of the tab
 # The inner table: one file of a row may not include another.
 expect 1 store/desks/disk_desk.h '#include "store/desks/read_desk.h"' 'store/desks/disk_desk must not include store/desks/read_desk'
 expect 0 store/desks/disk_desk.h '#include "store/desks/space_desk.h"'
-expect 0 store/desks/disk_desk.h '#include "store/disk.h"'
+expect 0 store/desks/disk_desk.h '#include "store/disk/disk.h"'
 # Friends.
 expect 1 client/core/a.h 'class A { };
   friend class ClientStaging;' 'client/core/a.h:3: the friend ClientStaging is no class of client/core'

@@ -14,7 +14,7 @@
 #include "base/checksum.h"
 #include "gpu/device/cuda_module.h"
 #include "gpu/named_layouts.h"
-#include "gpu/verified_plan.h"
+#include "gpu/plans/verified_plan.h"
 #include "tests/e2e/node_process.h"
 #include "tests/e2e/test_client.h"
 #include "transport/stream.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 #include "transport/wire_generated.h"
 
 namespace kv::e2e {

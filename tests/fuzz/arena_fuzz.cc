@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "store/arena.h"
+#include "store/memory/arena.h"
 #include "tests/fuzz/input.h"
 #include "tests/store/oldest_window.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 #include "index/block_hash.h"
-#include "store/context_file.h"
+#include "store/contexts/context_file.h"
 #include "store/node/disk/files/kept_file.h"
 #include "store/store.h"
 

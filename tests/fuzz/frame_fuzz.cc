@@ -7,7 +7,7 @@
 
 #include "base/assert.h"
 #include "tests/fuzz/input.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 #include "transport/wire_generated.h"
 
 namespace kv {

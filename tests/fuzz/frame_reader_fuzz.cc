@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "tests/fuzz/input.h"
 #include "tests/transport/memory_stream.h"
-#include "transport/frame_reader.h"
+#include "transport/frames/frame_reader.h"
 
 namespace kv {
 namespace {

@@ -12,7 +12,7 @@
 #include "store/node/session/session.h"
 #include "tests/fuzz/input.h"
 #include "tests/transport/sim_world.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 
 namespace kv {
 namespace {

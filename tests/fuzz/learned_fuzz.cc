@@ -8,8 +8,8 @@
 
 #include "base/assert.h"
 #include "index/block_hash.h"
-#include "store/yield_counts.h"
-#include "store/yield_policy.h"
+#include "store/policy/yield_counts.h"
+#include "store/policy/yield_policy.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kv;

@@ -19,7 +19,7 @@
 #include "tests/fuzz/input.h"
 #include "tests/node/limits_change.h"
 #include "tests/transport/sim_world.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 #include "transport/shared_memory.h"
 #include "transport/verbs/verbs_messages.h"
 #include "transport/verbs/verbs_wire.h"

@@ -1,7 +1,7 @@
 #include <string_view>
 
 #include "base/assert.h"
-#include "store/combined_counts.h"
+#include "store/policy/combined_counts.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kv;

@@ -11,8 +11,8 @@
 #include "gpu/device/device_body.h"
 #include "gpu/device/device_checksum.h"
 #include "gpu/device/device_plan.h"
+#include "gpu/plans/verified_plan.h"
 #include "gpu/verified.h"
-#include "gpu/verified_plan.h"
 
 namespace kv {
 namespace {

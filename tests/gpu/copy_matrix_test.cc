@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "gpu/permute.h"
-#include "gpu/row_plan.h"
+#include "gpu/plans/row_plan.h"
 #include "tests/gpu/backend.h"
 #include "tests/gpu/matrix.h"
 

@@ -1,4 +1,4 @@
-#include "gpu/row_plan.h"
+#include "gpu/plans/row_plan.h"
 
 #include <gtest/gtest.h>
 

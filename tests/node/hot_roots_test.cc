@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 namespace {

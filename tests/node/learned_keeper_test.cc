@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "store/yield_counts.h"
+#include "store/policy/yield_counts.h"
 
 namespace kv {
 namespace {

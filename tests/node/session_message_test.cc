@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tests/node/lanes_world.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 #include "transport/verbs/verbs_messages.h"
 
 namespace kv {

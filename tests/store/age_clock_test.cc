@@ -1,4 +1,4 @@
-#include "store/age_clock.h"
+#include "store/policy/age_clock.h"
 
 #include <gtest/gtest.h>
 

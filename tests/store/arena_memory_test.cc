@@ -1,4 +1,4 @@
-#include "store/arena_memory.h"
+#include "store/memory/arena_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "store/arena.h"
+#include "store/memory/arena.h"
 
 #include <gtest/gtest.h>
 

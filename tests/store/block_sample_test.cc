@@ -1,4 +1,4 @@
-#include "store/block_sample.h"
+#include "store/policy/block_sample.h"
 
 #include <gtest/gtest.h>
 

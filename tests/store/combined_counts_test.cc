@@ -1,5 +1,5 @@
 // What nodes tell one another of their counts: the form, what is refused, and how the counts are put together.
-#include "store/combined_counts.h"
+#include "store/policy/combined_counts.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include <random>
 
 #include "client/hot/known_chains.h"
+#include "store/policy/yield_policy.h"
 #include "store/store.h"
-#include "store/yield_policy.h"
 
 namespace kv {
 namespace {

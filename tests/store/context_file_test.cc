@@ -1,5 +1,5 @@
 // Named contexts as a file keeps them: its form, what is refused of it, and times over a restart.
-#include "store/context_file.h"
+#include "store/contexts/context_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

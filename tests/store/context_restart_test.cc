@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "context_fixture.h"
-#include "store/context_file.h"
+#include "store/contexts/context_file.h"
 
 namespace kv {
 namespace {

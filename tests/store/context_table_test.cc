@@ -1,4 +1,4 @@
-#include "store/context_table.h"
+#include "store/contexts/context_table.h"
 
 #include <gtest/gtest.h>
 

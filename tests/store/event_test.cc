@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "memory_disk.h"
-#include "store/event_log.h"
+#include "store/tables/event_log.h"
 #include "store_fixture.h"
 
 namespace kv {

@@ -1,5 +1,5 @@
 // Which blocks go, and how memory moves between block sizes.
-#include "store/evictor.h"
+#include "store/memory/evictor.h"
 
 #include <gtest/gtest.h>
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "store/ghost_table.h"
+#include "store/policy/ghost_table.h"
 
 #include <gtest/gtest.h>
 

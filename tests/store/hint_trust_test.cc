@@ -1,4 +1,4 @@
-#include "store/hint_trust.h"
+#include "store/policy/hint_trust.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "store/hit_curve.h"
+#include "store/curve/hit_curve.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "store/yield_policy.h"
+#include "store/policy/yield_policy.h"
 #include "store_fixture.h"
 
 namespace kv {

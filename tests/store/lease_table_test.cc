@@ -1,4 +1,4 @@
-#include "store/lease_table.h"
+#include "store/tables/lease_table.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "memory_disk.h"
-#include "store/departed_table.h"
-#include "store/root_sample.h"
+#include "store/tables/departed_table.h"
+#include "store/tables/root_sample.h"
 #include "store_fixture.h"
 
 namespace kv {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <tuple>
 
-#include "store/arena.h"
+#include "store/memory/arena.h"
 
 namespace kv {
 

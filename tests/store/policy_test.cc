@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "store/eviction_policy.h"
-#include "store/yield_policy.h"
+#include "store/policy/eviction_policy.h"
+#include "store/policy/yield_policy.h"
 #include "store_fixture.h"
 
 namespace kv {

@@ -1,4 +1,4 @@
-#include "store/reuse_shadow.h"
+#include "store/policy/reuse_shadow.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <random>
 #include <string>
 
-#include "store/hint_trust.h"
-#include "store/yield_table.h"
+#include "store/policy/hint_trust.h"
+#include "store/policy/yield_table.h"
 #include "store_fixture.h"
 
 namespace kv {

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "memory_disk.h"
-#include "store/size_class.h"
+#include "store/memory/size_class.h"
 #include "store_fixture.h"
 
 namespace kv {

@@ -1,7 +1,7 @@
 // tests/store/yield_counts.h: how much a YieldTable has counted of a class.
 #pragma once
 
-#include "store/yield_table.h"
+#include "store/policy/yield_table.h"
 
 namespace kv {
 

@@ -1,5 +1,5 @@
 // What expected yield learns, and when.
-#include "store/yield_policy.h"
+#include "store/policy/yield_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "store/yield_table.h"
+#include "store/policy/yield_table.h"
 
 #include <gtest/gtest.h>
 

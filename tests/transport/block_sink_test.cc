@@ -1,4 +1,4 @@
-#include "transport/block_sink.h"
+#include "transport/frames/block_sink.h"
 
 #include <gtest/gtest.h>
 

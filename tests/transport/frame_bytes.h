@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 

@@ -1,4 +1,4 @@
-#include "transport/frame_reader.h"
+#include "transport/frames/frame_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

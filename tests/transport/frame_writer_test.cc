@@ -1,4 +1,4 @@
-#include "transport/frame_writer.h"
+#include "transport/frames/frame_writer.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 
 #include "tests/transport/memory_stream.h"
 #include "tests/transport/sim_world.h"
-#include "transport/frame_reader.h"
+#include "transport/frames/frame_reader.h"
 
 namespace kv {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "base/assert.h"
 #include "tests/transport/frame_bytes.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 #include "transport/wire_generated.h"
 
 namespace kv::golden {

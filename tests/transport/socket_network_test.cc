@@ -22,8 +22,8 @@
 
 #include "base/busy_poll.h"
 #include "tests/transport/descriptor_count.h"
-#include "transport/frame_reader.h"
-#include "transport/frame_writer.h"
+#include "transport/frames/frame_reader.h"
+#include "transport/frames/frame_writer.h"
 #include "transport/resolver.h"
 #include "transport/shared_memory.h"
 #include "transport/stream.h"

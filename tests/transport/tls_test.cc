@@ -8,7 +8,7 @@
 #include "tests/transport/memory_stream.h"
 #include "tests/transport/sim_world.h"
 #include "tests/transport/tls_certificates.h"
-#include "transport/frame_writer.h"
+#include "transport/frames/frame_writer.h"
 #include "transport/slow_calls.h"
 #include "transport/tls/tls_identity.h"
 #include "transport/tls/tls_network.h"

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "tests/transport/verbs_world.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 
 namespace kv::verbs {
 namespace {

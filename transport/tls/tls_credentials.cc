@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "transport/tls/tls_identity.h"
 #include "transport/tls/tls_stream.h"
 

@@ -6,7 +6,7 @@
 #include <ctime>
 #include <memory>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace kv {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/block_sink.h"
+#include "transport/frames/block_sink.h"
 
 namespace kv {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/link/lent_memory.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 

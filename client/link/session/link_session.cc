@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 #include "transport/token.h"
 
 namespace kv {

@@ -19,8 +19,8 @@
 #include "client/link/session/link_requests.h"
 #include "client/link/session/link_spaces.h"
 #include "client/link/session/silence_watch.h"
-#include "transport/frame_reader.h"
-#include "transport/frame_writer.h"
+#include "transport/frames/frame_reader.h"
+#include "transport/frames/frame_writer.h"
 
 namespace kv {
 

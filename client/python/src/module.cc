@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "base/variables.h"
+#include "base/text/variables.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/errors.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/quantity.h"
+#include "base/text/quantity.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"
 

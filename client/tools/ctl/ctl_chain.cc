@@ -6,7 +6,7 @@
 #include <map>
 #include <sstream>
 
-#include "base/quantity.h"
+#include "base/text/quantity.h"
 #include "client/tools/ctl/ctl.h"
 
 namespace kv {

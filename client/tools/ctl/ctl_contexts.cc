@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/quantity.h"
+#include "base/text/quantity.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/ctl_chain.h"
 #include "client/tools/json_text.h"

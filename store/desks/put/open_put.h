@@ -1,8 +1,8 @@
 // store/desks/put/open_put.h: a put under way: the offered chain or names, and how far they have come.
 #pragma once
 
-#include "store/arena.h"
-#include "store/space_table.h"
+#include "store/memory/arena.h"
+#include "store/tables/space_table.h"
 
 namespace kv {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace kv {
 namespace {

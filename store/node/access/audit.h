@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 

@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "index/namespace_record.h"
 #include "store/node/threads/thread_border.h"
 

@@ -11,9 +11,9 @@
 #include <span>
 
 #include "base/assert.h"
-#include "base/hex.h"
-#include "base/printable.h"
-#include "base/secret_file.h"
+#include "base/secret/secret_file.h"
+#include "base/text/hex.h"
+#include "base/text/printable.h"
 #include "index/block_hash.h"
 
 namespace kv {

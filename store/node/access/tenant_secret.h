@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "base/secret.h"
+#include "base/secret/secret.h"
 
 namespace kv {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/output.h"
+#include "base/text/output.h"
 #include "store/node/daemon/daemon.h"
 #include "store/node/disk_worker/disk_tool.h"
 #include "store/node/machine/disk_path.h"

@@ -1,4 +1,4 @@
-// store/node/disk/: the disk tier's disk (store/disk.h), on RocksDB. Start here.
+// store/node/disk/: the disk tier's disk (store/disk/disk.h), on RocksDB. Start here.
 //
 // Makes one disk of the directories that an operator names, in any state. Independent of sessions, Store and network:
 // blocks come in and go out as bytes with their records. Files, in reading order:
@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "store/disk.h"
+#include "store/disk/disk.h"
 
 namespace kv {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "store/disk.h"
+#include "store/disk/disk.h"
 
 namespace kv {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "store/disk.h"
+#include "store/disk/disk.h"
 #include "store/node/disk/call_threads.h"
 
 namespace kv {

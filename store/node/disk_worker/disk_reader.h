@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "store/disk.h"
+#include "store/disk/disk.h"
 #include "store/node/disk/call_watch.h"
 #include "store/node/disk_worker/disk_worker.h"
 

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "index/namespace_record.h"
 #include "store/node/machine/advice.h"
 

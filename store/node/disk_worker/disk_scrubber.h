@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "store/disk.h"
+#include "store/disk/disk.h"
 #include "store/node/locked_store.h"
 
 namespace kv {

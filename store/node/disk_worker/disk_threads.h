@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "store/disk.h"
+#include "store/disk/disk.h"
 #include "store/node/disk/call_watch.h"
 #include "store/node/disk_worker/disk_reader.h"
 #include "store/node/disk_worker/disk_scrubber.h"

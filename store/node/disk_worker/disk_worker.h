@@ -1,7 +1,7 @@
 // store/node/disk_worker/: the disk tier at work. Start here.
 //
-// Carries out the Store's disk decisions (store/spiller.h), so that sessions and the Store's lock never wait for a
-// disk; and has the offline tool. Independent of sockets and sessions: readers pass callbacks. Uses a disk only as
+// Carries out the Store's disk decisions (store/spill/spiller.h), so that sessions and the Store's lock never wait for
+// a disk; and has the offline tool. Independent of sockets and sessions: readers pass callbacks. Uses a disk only as
 // kv::Disk; only the tool depends on RocksDB. Files, in reading order:
 //   disk_worker.h      the disk tier as sessions see it
 //   disk_threads.h     the daemon's implementation: threads that open, load, write, flush and keep drops
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "store/disk.h"
+#include "store/disk/disk.h"
 #include "store/node/metrics.h"
 
 namespace kv {

@@ -1,7 +1,7 @@
 #include "store/node/events/event_query.h"
 
-#include "base/hex.h"
-#include "base/quantity.h"
+#include "base/text/hex.h"
+#include "base/text/quantity.h"
 #include "store/node/status/query.h"
 
 namespace kv {

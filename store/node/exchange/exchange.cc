@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/hex.h"
-#include "base/printable.h"
+#include "base/text/hex.h"
+#include "base/text/printable.h"
 #include "store/node/counts_copy.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/threads/thread_border.h"

@@ -10,10 +10,10 @@
 
 #include "base/event.h"
 #include "client/client.h"
-#include "store/combined_counts.h"
 #include "store/node/locked_store.h"
 #include "store/node/membership/cluster_view.h"
 #include "store/node/membership/exchange_board.h"
+#include "store/policy/combined_counts.h"
 #include "transport/tls/tls_source.h"
 
 namespace kv {

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "store/context_file.h"
+#include "store/contexts/context_file.h"
 #include "store/node/locked_store.h"
 #include "store/node/metrics.h"
 

@@ -4,7 +4,7 @@
 
 #include "store/node/counts_copy.h"
 #include "store/node/threads/thread_border.h"
-#include "store/yield_counts.h"
+#include "store/policy/yield_counts.h"
 
 namespace kv {
 

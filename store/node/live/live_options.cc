@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "store/node/access/audit.h"
 
 namespace kv {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/assert.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace kv {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace kv {
 

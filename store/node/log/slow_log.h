@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "index/block_hash.h"
 #include "store/node/log/request_phases.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 #include "transport/trace_context.h"
 
 namespace kv {

@@ -20,8 +20,8 @@
 #include <variant>
 
 #include "base/assert.h"
-#include "base/printable.h"
-#include "base/quantity.h"
+#include "base/text/printable.h"
+#include "base/text/quantity.h"
 #include "transport/connect_first.h"
 #include "transport/endpoint.h"
 #include "transport/resolver.h"

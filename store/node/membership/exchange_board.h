@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "store/combined_counts.h"
 #include "store/node/metrics.h"
+#include "store/policy/combined_counts.h"
 
 namespace kv {
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "transport/cluster_limits.h"
 #include "transport/endpoint.h"
 

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/printable.h"
-#include "base/quantity.h"
+#include "base/text/printable.h"
+#include "base/text/quantity.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/threads/thread_border.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 namespace {

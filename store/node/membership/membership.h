@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/event.h"
-#include "base/told_reasons.h"
+#include "base/text/told_reasons.h"
 #include "store/node/membership/cluster_view.h"
 #include "store/node/membership/key_store.h"
 

@@ -12,7 +12,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/threads/thread_border.h"
 

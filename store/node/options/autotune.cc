@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "store/node/options/config_file.h"
 
 namespace kv {

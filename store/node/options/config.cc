@@ -10,15 +10,15 @@
 
 #include "base/assert.h"
 #include "base/numa.h"
-#include "base/printable.h"
-#include "base/spelling.h"
-#include "store/combined_counts.h"
+#include "base/text/printable.h"
+#include "base/text/spelling.h"
 #include "store/node/access/access.h"
 #include "store/node/machine/disk_path.h"
 #include "store/node/machine/processors.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/options/option_table.h"
-#include "transport/frame_message.h"
+#include "store/policy/combined_counts.h"
+#include "transport/frames/frame_message.h"
 #include "transport/tls/tls_credentials.h"
 
 namespace kv {

@@ -14,7 +14,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace kv {
 namespace {

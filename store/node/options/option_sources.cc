@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "base/printable.h"
-#include "base/spelling.h"
-#include "base/variables.h"
+#include "base/text/printable.h"
+#include "base/text/spelling.h"
+#include "base/text/variables.h"
 #include "store/node/options/config_file.h"
 
 namespace kv {

@@ -12,10 +12,10 @@
 #include <string_view>
 #include <type_traits>
 
-#include "base/printable.h"
-#include "base/quantity.h"
-#include "base/spelling.h"
-#include "base/variables.h"
+#include "base/text/printable.h"
+#include "base/text/quantity.h"
+#include "base/text/spelling.h"
+#include "base/text/variables.h"
 
 namespace kv {
 namespace {

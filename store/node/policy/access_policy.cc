@@ -13,9 +13,9 @@
 #include <sstream>
 
 #include "base/assert.h"
-#include "base/hex.h"
-#include "base/printable.h"
-#include "base/quantity.h"
+#include "base/text/hex.h"
+#include "base/text/printable.h"
+#include "base/text/quantity.h"
 #include "transport/tls/tls_identity.h"
 
 namespace kv {

@@ -21,7 +21,7 @@
 #include <string>
 #include <string_view>
 
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 

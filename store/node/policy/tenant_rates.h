@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/rate_bucket.h"
-#include "store/tenant_table.h"
+#include "store/tables/tenant_table.h"
 
 namespace kv {
 

@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 #include "store/node/threads/thread_border.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 
 namespace kv {
 

@@ -16,7 +16,7 @@
 #include "store/node/session/core/request_kinds.h"
 #include "store/node/session/requests/contexts.h"
 #include "store/node/threads/thread_border.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 #include "transport/token.h"
 
 namespace kv {

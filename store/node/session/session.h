@@ -47,7 +47,7 @@
 #include "store/node/session/requests/put.h"
 #include "store/node/session/requests/questions.h"
 #include "store/node/session/requests/set_get.h"
-#include "transport/frame_reader.h"
+#include "transport/frames/frame_reader.h"
 #include "transport/stream.h"
 
 namespace kv {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/hex.h"
-#include "base/printable.h"
+#include "base/text/hex.h"
+#include "base/text/printable.h"
 #include "store/node/access/audit.h"
 #include "store/node/access/tenant_eraser.h"
 #include "store/node/access/tenant_figures.h"
@@ -21,7 +21,7 @@
 #include "store/node/session/core/node_context.h"
 #include "store/node/status/figures.h"
 #include "store/node/status/query.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 namespace {

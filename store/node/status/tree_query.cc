@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cstdint>
 
-#include "base/quantity.h"
+#include "base/text/quantity.h"
 #include "store/node/status/query.h"
 
 namespace kv {

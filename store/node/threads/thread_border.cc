@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace kv {
 namespace {

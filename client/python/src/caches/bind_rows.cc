@@ -16,7 +16,7 @@
 #include "client/python/src/errors.h"
 #include "client/python/src/numpy_arrays.h"
 #include "client/python/src/without_gil.h"
-#include "gpu/row_plan.h"
+#include "gpu/plans/row_plan.h"
 
 namespace kv::python {
 namespace {

@@ -11,7 +11,7 @@
 #include "client/python/src/errors.h"
 #include "client/python/src/without_gil.h"
 #include "gpu/permute.h"
-#include "gpu/verified_plan.h"
+#include "gpu/plans/verified_plan.h"
 
 namespace kv::python {
 namespace {

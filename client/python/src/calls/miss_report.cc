@@ -2,7 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "base/hex.h"
+#include "base/text/hex.h"
 #include "client/python/src/calls/calls.h"
 #include "client/python/src/calls/results.h"
 #include "client/types/miss_report.h"

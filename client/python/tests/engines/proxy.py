@@ -1,4 +1,4 @@
-"""A TCP proxy before a node that detects frame boundaries (transport/frame.h) and runs a test's action at a given frame."""
+"""A TCP proxy before a node that detects frame boundaries (transport/frames/frame.h) and runs a test's action at a given frame."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <string_view>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "client/tools/text_table.h"
 
 namespace kv {

@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/secret.h"
-#include "store/disk.h"
+#include "base/secret/secret.h"
+#include "store/disk/disk.h"
 #include "store/node/disk/files/disk_format.h"
 #include "store/node/disk/files/operator_keys.h"
 #include "store/node/machine/file.h"

@@ -5,7 +5,7 @@
 //     LOCK               held (flock) by the process that uses the directory; contains its number
 //     DROPS              dropped names (drop_log.h)
 //     LEARNED            learned statistics on when blocks are used again (learned_keeper.h); only in the first
-//     CONTEXTS           named contexts (kept_file.h, store/context_file.h); only in the first
+//     CONTEXTS           named contexts (kept_file.h, store/contexts/context_file.h); only in the first
 //     KEYS               the keys of blocks, if they are encrypted (data_keys.h)
 //     db/                RocksDB
 //     damaged-<time>/    at most one: files that the last repair took out of use; may be deleted at any time

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "store/disk.h"
+#include "store/disk/disk.h"
 
 namespace kv {
 

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "store/disk.h"
+#include "store/disk/disk.h"
 #include "store/node/machine/file.h"
 
 namespace kv {

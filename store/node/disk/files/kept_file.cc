@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "store/node/disk/files/disk_directory.h"
 #include "store/node/disk/files/sealing.h"
 #include "store/node/machine/file.h"

@@ -7,10 +7,10 @@
 #include <span>
 #include <utility>
 
-#include "base/hex.h"
-#include "base/printable.h"
-#include "base/secret_command.h"
-#include "base/secret_file.h"
+#include "base/secret/secret_command.h"
+#include "base/secret/secret_file.h"
+#include "base/text/hex.h"
+#include "base/text/printable.h"
 #include "index/block_hash.h"
 #include "store/node/disk/files/sealing.h"
 

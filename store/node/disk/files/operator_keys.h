@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "base/secret.h"
+#include "base/secret/secret.h"
 
 namespace kv {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "base/secret.h"
+#include "base/secret/secret.h"
 
 namespace kv {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "store/disk.h"
+#include "store/disk/disk.h"
 
 namespace kv {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "store/disk.h"
+#include "store/disk/disk.h"
 #include "store/node/disk/files/data_keys.h"
 #include "store/node/disk/files/disk_directory.h"
 #include "store/node/disk/files/drop_log.h"

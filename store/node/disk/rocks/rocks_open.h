@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "store/disk.h"
+#include "store/disk/disk.h"
 #include "store/node/disk/files/disk_directory.h"
 #include "store/node/disk/rocks/rocks_options.h"
 

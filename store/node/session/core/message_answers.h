@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "store/node/rdma/remote_memory.h"
-#include "transport/frame.h"
-#include "transport/frame_writer.h"
+#include "transport/frames/frame.h"
+#include "transport/frames/frame_writer.h"
 
 namespace kv {
 

@@ -14,8 +14,8 @@
 #include "store/node/metrics.h"
 #include "store/node/session/core/message_answers.h"
 #include "store/node/session/core/session_wire.h"
-#include "transport/frame.h"
-#include "transport/frame_writer.h"
+#include "transport/frames/frame.h"
+#include "transport/frames/frame_writer.h"
 
 namespace kv {
 

@@ -1,7 +1,7 @@
 // store/node/session/core/request_kinds.h: classes of request types.
 #pragma once
 
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 

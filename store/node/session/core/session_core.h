@@ -12,8 +12,8 @@
 #include "store/node/log/request_phases.h"
 #include "store/node/session/core/node_context.h"
 #include "store/node/session/core/replies.h"
-#include "transport/frame_reader.h"
-#include "transport/frame_writer.h"
+#include "transport/frames/frame_reader.h"
+#include "transport/frames/frame_writer.h"
 #include "transport/stream.h"
 
 namespace kv {

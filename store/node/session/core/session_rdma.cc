@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 #include "transport/verbs/verbs_wire.h"
 
 namespace kv {

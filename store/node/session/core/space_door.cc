@@ -1,6 +1,6 @@
 #include "store/node/session/core/space_door.h"
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace kv {
 

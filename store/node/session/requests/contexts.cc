@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "store/node/session/core/session_wire.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "transport/frame_message.h"
+#include "transport/frames/frame_message.h"
 
 namespace kv {
 namespace {

@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "store/block_sample.h"
 #include "store/node/session/core/session_core.h"
 #include "store/node/session/core/space_door.h"
 #include "store/node/session/requests/misses.h"
+#include "store/policy/block_sample.h"
 
 namespace kv {
 

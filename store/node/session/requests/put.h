@@ -15,8 +15,8 @@
 #include "store/node/session/core/store_guards.h"
 #include "store/node/session/requests/block_path.h"
 #include "store/node/session/tables/space_handles.h"
-#include "transport/block_sink.h"
-#include "transport/frame_reader.h"
+#include "transport/frames/block_sink.h"
+#include "transport/frames/frame_reader.h"
 
 namespace kv {
 

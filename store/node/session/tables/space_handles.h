@@ -10,7 +10,7 @@
 #include "index/namespace_record.h"
 #include "store/node/access/access.h"
 #include "store/store.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace kv {
 

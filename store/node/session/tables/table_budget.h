@@ -10,7 +10,7 @@
 #include <mutex>
 #include <string>
 
-#include "transport/frame_reader.h"
+#include "transport/frames/frame_reader.h"
 
 namespace kv {
 
