@@ -31,7 +31,7 @@ struct ClientConfig {
   std::vector<NodeConfig> nodes;
   bool follow_cluster = true;  ///< False: the list is static in any case.
   /// One block of a chain in this many begins an *extent*, which lies on one node (docs/cluster.md); 1..1048576. Equal
-  /// on all clients of a static list; otherwise they do not find each other's blocks.
+  /// on all clients of a static list; otherwise they do not find each other's blocks. A list of one node cuts nothing.
   std::size_t extent_blocks = 256;
   std::string identity = "client";                ///< For the node's logs and limits.
   std::size_t connections_per_node = 2;           ///< 1..64. Keeps lookups from waiting behind large transfers.

@@ -109,7 +109,7 @@ TEST_F(HostileClusterTest, NoMemberOfTheListEndsANodeByWhatItAdvertises) {
   for (const auto& node : nodes) {
     EXPECT_EQ(node->http_get("/healthz").status, 200);
     EXPECT_EQ(node->metric("kvstore_thread_failures_total{thread=\"mover\"}"), 0) << node->log();
-    EXPECT_EQ(node->metric("kvstore_thread_failures_total{thread=\"pool\"}"), 0) << node->log();
+    EXPECT_EQ(node->metric("kvstore_thread_failures_total{thread=\"exchange\"}"), 0) << node->log();
   }
 }
 

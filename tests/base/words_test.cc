@@ -56,7 +56,7 @@ TEST(SpellingTest, AWordWithASlipIsRecognizedAndAStrangeOneIsNot) {
   EXPECT_EQ(nearest_word("colour", words), "");
   EXPECT_EQ(nearest_word("", words), "");
   EXPECT_EQ(nearest_word("x", {}), "");
-  EXPECT_EQ(did_you_mean("spil-path", words), "; did you mean 'disk-path'?");
+  EXPECT_EQ(did_you_mean("dik-path", words), "; did you mean 'disk-path'?");
 }
 
 TEST(VariablesTest, NodesAndClientsHaveVariablesOfTheirOwn) {

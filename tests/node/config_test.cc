@@ -360,7 +360,7 @@ TEST_F(ConfigTest, EveryMistakeIsToldWithOptionValuePlaceAndWhatIsAllowed) {
        {"node-id: 'xxx", "flag --node-id", "allowed: 1 to 128 bytes"}},
       // Names that are none.
       {{}, "capcity = \"1GiB\"", "", "", {"capcity: there is no such option", "FILE, line 2", "mean 'capacity'?"}},
-      {{"--spil-path=/x"}, "", "", "", {"'--spil-path=/x'", "no such option", "mean 'disk-path'?", "command line"}},
+      {{"--dik-path=/x"}, "", "", "", {"'--dik-path=/x'", "no such option", "mean 'disk-path'?", "command line"}},
       {{}, "check-config = true", "", "", {"check-config", "command line only", "FILE, line 2"}},
       {{"stray"}, "", "", "", {"'stray'", "allowed: --NAME VALUE"}},
       // Files that are none.

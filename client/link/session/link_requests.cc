@@ -10,8 +10,8 @@ namespace kv {
 /// not mistaken for the answer to the entry's present request.
 std::uint64_t LinkRequests::take(FrameType type, Call* call, std::size_t load_bytes) {
   if (free_.empty()) {
-    free_.push_back(static_cast<std::uint32_t>(entries_.size()));
-    entries_.emplace_back();
+    entries_.emplace_back();  // first: without memory for it, no index may name it
+    free_.push_back(static_cast<std::uint32_t>(entries_.size() - 1));
   }
   const std::uint32_t index = free_.back();
   free_.pop_back();
