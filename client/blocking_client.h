@@ -1,8 +1,8 @@
 // client/blocking_client.h: a Client for any number of threads, with an I/O thread of its own.
 //
 //   BlockingClient client({.nodes = {{.endpoint = "unix:///run/kvstore/kvstore.sock"}}});
-//   const Space space = client.run({.operation = Op::kOpen, .deadline = 1s, .record = &record}).space;
-//   const Completion got = client.run({.operation = Op::kGet, .space = space, .hashes = hashes, .to = pages,
+//   const Space space = client.run({.op = Op::kOpen, .deadline = 1s, .record = &record}).space;
+//   const Completion got = client.run({.op = Op::kGet, .space = space, .hashes = hashes, .to = pages,
 //                                      .deadline = 2ms});
 //   engine.skip(got.get.block_count);        // 0 blocks is a miss, not an error; got.get.why has the reason
 #pragma once

@@ -2,7 +2,7 @@
 //
 //   CompletionQueue queue(client);                                   // a BlockingClient; any number of queues
 //   loop.add_reader(queue.fd(), on_readable);                        // epoll, asyncio, libuv: level-triggered
-//   const auto call = queue.submit({.operation = Op::kLoad, .space = space, .hashes = hashes, .to = pages,
+//   const auto call = queue.submit({.op = Op::kLoad, .space = space, .hashes = hashes, .to = pages,
 //                                   .deadline = 50ms, .tag = request});
 //   if (!call) prefill(request);                                     // kBusy: too many calls in flight
 //   ...

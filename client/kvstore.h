@@ -130,7 +130,8 @@ typedef struct kvs_options {
   /* With a token: names allowed in the certificates of nodes known only from a cluster's map, separated by commas, such
    * as "*.kvstore.example.org" (docs/security.md); NULL: only the hosts of the tls:// endpoints. */
   const char* tls_names;
-  const char* endpoints; /* nodes without a name or a weight, separated by commas, in place of `nodes` */
+  const char* endpoints; /* nodes without a name or a weight, in place of `nodes`. Commas separate them, so none may lie
+                          * in a path; blanks around one are dropped. */
 } kvs_options;
 #define KVS_OPTIONS_INIT                                                                                              \
   {                                                                                                                   \

@@ -38,7 +38,7 @@ ClientConfig config_of(const kvs_options& options) {
     if (node.weight != 0) added.weight = node.weight;
   }
   if (options.endpoints != nullptr) {
-    if (!config.nodes.empty()) refuse(KVS_BAD_REQUEST, "endpoints: is set, allowed beside nodes is NULL");
+    if (options.nodes != nullptr) refuse(KVS_BAD_REQUEST, "endpoints: is set, allowed beside nodes is NULL");
     for (std::string& each : split_patterns(options.endpoints)) config.nodes.push_back({.endpoint = std::move(each)});
   }
   if (options.identity != nullptr) config.identity = options.identity;

@@ -93,7 +93,6 @@ inline void demand(const Result<void>& done) {
   if (!done) refuse_cuda(done.error());
 }
 [[noreturn]] void refuse_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation);
-[[noreturn]] void refuse_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation);
 /// For an error of permute() and its like, if `done` has one.
 template <class T>
 void demand(const Result<T>& done, const Layout& to, const Layout& from, const Operation& operation) {

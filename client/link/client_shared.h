@@ -59,7 +59,7 @@ struct ClientShared {
     NamespaceId id;
   };
   std::vector<std::unique_ptr<const SpaceInfo>> spaces;  ///< By Space.
-  std::size_t call_count = 0;                            ///< Verbs in progress, at most calls_max.
+  std::size_t call_count = 0;                            ///< Calls in progress, at most calls_max.
   std::size_t away_count = 0;                            ///< Links whose breaker is open.
   ClientMetrics metrics;
 

@@ -60,7 +60,7 @@ class Completions {
   std::mutex mutex_;
   std::condition_variable told_;
   List list_;
-  std::size_t count_ = 0;               ///< Completions that can be reaped, over all listed table.
+  std::size_t count_ = 0;               ///< Completions that can be reaped, over all listed entries.
   std::size_t least_wanted_ = kNobody;  ///< By waiting threads, to avoid waking each for every completion.
   std::atomic<std::size_t> unended_{0};
 };

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/result.h"
 #include "client/types/call_control.h"
 #include "client/types/set_types.h"
@@ -27,9 +28,10 @@ enum class Space : std::uint32_t {};
 using TargetBlocks = std::span<const std::span<std::byte>>;        ///< Memory to fill, block by block.
 using SourceBlocks = std::span<const std::span<const std::byte>>;  ///< Memory to read, block by block.
 
-/// The whole blocks in `memory`, one behind the other: for the two above.
+/// The whole blocks in `memory`, one behind the other: for the two above. Requires: block_bytes > 0.
 template <class Byte>
 std::vector<std::span<Byte>> blocks_in(std::span<Byte> memory, std::size_t block_bytes) {
+  KV_ASSERT(block_bytes > 0);
   std::vector<std::span<Byte>> blocks(memory.size() / block_bytes);
   for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = memory.subspan(i * block_bytes, block_bytes);
   return blocks;

@@ -26,7 +26,7 @@ namespace kv {
 ///   2. the slot of the class's leaf end that the policy gives least worth. But if the class has no leaf end, or the
 ///      least recently used leaf end of another class is kAgeRatio times as old as that of this class:
 ///   3. memory moves between the classes: the run of granules used longest ago is cleared, with all blocks below those
-///      that lie in it (which were used no later). A run is left alone if it holds a incoming or pinned block, or a
+///      that lie in it (which were used no later). A run is left alone if it holds an incoming or pinned block, or a
 ///      block with a pinned block below. If every run is left alone: 2.
 /// Blocks already cut off, by 3 or by a drop, are freed before any eviction.
 /// A call does what its steps allow, and the next one goes on from there. In a small arena the cleared run is the

@@ -1,5 +1,5 @@
 # The extension module. Users see the Python package around it, and many of these classes as they are.
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar, overload
 
@@ -990,7 +990,7 @@ class SinkCache(LayerCache):
     """
 
     def __init__(
-        self, window_tokens: int, sink_tokens: int = 4, *, frequencies: Sequence[float], interleaved: bool = False
+        self, window_tokens: int, sink_tokens: int = 4, *, frequencies: Iterable[float], interleaved: bool = False
     ) -> None: ...
 
 class QuantisedCache(LayerCache):

@@ -35,10 +35,10 @@ def resident_bytes() -> int:
 
 
 def names(space: kvstore.Space) -> Iterator[str]:
-    """The verbs of the calls, in turn."""
+    """The operations of the calls, in turn."""
     for number in itertools.count():
         yield (
-            ("touch", "pin", "unpin")[number // 1000 % 3]
+            ("touch", "retain", "unretain")[number // 1000 % 3]
             if number % 1000 == 0
             else ("match", "get", "match", "put")[number % 4]
         )

@@ -127,7 +127,8 @@ def rotated(keys: np.ndarray, positions: np.ndarray, frequencies: np.ndarray, in
 def test_a_sink_cache_returns_the_kept_keys_at_positions_that_count_from_0(random, interleaved):
     window, sinks, features = 16, 3, 12
     frequencies = 0.5 ** np.arange(4)  # 8 of 12 features turn
-    cache = layer_caches.SinkCache(window, sinks, frequencies=frequencies, interleaved=interleaved)
+    # An iterable without a length or an index, as a model's tensor is to the extension.
+    cache = layer_caches.SinkCache(window, sinks, frequencies=iter(frequencies), interleaved=interleaved)
     plain = np.zeros((2, 1, 0, features))
     kept: list[int] = []
     for _ in range(80):

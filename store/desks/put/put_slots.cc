@@ -112,7 +112,7 @@ void PutSlots::end_ids(const OpenPut& put) {
 }
 
 std::size_t PutSlots::index_used_bytes() const {
-  // Bytes of an element of a hash set, and of a incoming block: its future index entry, its hash and its slot in the
+  // Bytes of an element of a hash set, and of an incoming block: its future index entry, its hash and its slot in the
   // put.
   constexpr std::size_t kSetNodeBytes = 40, kRetentionBytes = 64, kIncomingBytes = 256;
   const BlockPool& pool = shelf_.pool;

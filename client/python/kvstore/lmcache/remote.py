@@ -20,6 +20,7 @@ from .. import _kvstore
 from ..doors.identity import short
 from ..doors.outputs import decoded, encoded
 from ..doors.results import leading
+from ..errors import Error
 from ..namespaces import Namespace
 from .connector import Options, door_of, logger, namespace_of
 
@@ -40,7 +41,13 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         self._deadline = options.deadline
         self._object_bytes_max = options.object_bytes_max
         self._door = door_of(options, "lmcache-remote")
-        self._space = self._door.open(self._namespace(options), patience=min(_PATIENCE_SECONDS, options.deadline))
+        namespace = self._namespace(options)
+        try:
+            self._space = self._door.open(namespace, patience=min(_PATIENCE_SECONDS, options.deadline))
+        except Error as error:
+            # LMCache asks for a connector once: without one it would not look for a better node either.
+            logger.warning("kvstore: %s; until a node takes the namespace, all lookups are misses", error)
+            self._space = self._door.open(namespace)
 
     def _namespace(self, options: Options) -> Namespace:
         chunk = short(f"{self.meta_shapes} {self.meta_dtypes} {self.meta_fmt}")

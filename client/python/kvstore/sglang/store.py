@@ -277,9 +277,9 @@ class Pool:
             is_whole = why is None
             done += moved
         done += [False] * (len(keys) - len(done))
-        op, missed = ("loaded", "missing") if kind == "loads" else ("stored", "refused")
-        self._door.count(f"{op}_pages", sum(done))
-        self._door.count(f"{op}_bytes", sum(done) * self.page_bytes)
+        done_name, missed = ("loaded", "missing") if kind == "loads" else ("stored", "refused")
+        self._door.count(f"{done_name}_pages", sum(done))
+        self._door.count(f"{done_name}_bytes", sum(done) * self.page_bytes)
         self._door.count(f"{missed}_pages", len(keys) - sum(done))
         return done
 

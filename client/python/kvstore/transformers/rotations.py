@@ -25,7 +25,9 @@ _followed: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def rotation_of(model: Any) -> tuple[torch.nn.Module, Rotation]:
-    """The part of the model that takes ``position_ids``, and the rotation of all layers' keys. Raises Unsupported if the keys of all layers are not turned by one rotation that depends on nothing but the position."""
+    """The part of the model that takes ``position_ids``, and the rotation of all layers' keys. Raises Unsupported if the keys of all layers
+    are not turned by one rotation that depends on nothing but the position.
+    """
     check_rotations(model)
     name, config = type(model).__name__, _text_config(model)
     if getattr(config, "kv_lora_rank", None):

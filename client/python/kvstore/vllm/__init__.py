@@ -100,6 +100,10 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Takes each worker's stage, by stage and rank."""
         self._side.told(stages_of(metadata, self._model.rank_count))
 
+    def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
+        """The same from a MultiConnector that knows no stages."""
+        self.set_xfer_handshake_metadata_pp_aware({(0, rank): said for rank, said in metadata.items()})
+
     def on_new_request(self, request: Any) -> None:
         self._side.on_new_request(request)
 

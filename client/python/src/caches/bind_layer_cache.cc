@@ -340,8 +340,15 @@ void bind_layer_cache(nb::module_& module) {
   nb::class_<PyStaticCache, PyLayerCache>(module, "StaticCache").def(nb::init<std::int64_t>(), "capacity"_a);
   nb::class_<PySlidingCache, PyLayerCache>(module, "SlidingCache").def(nb::init<std::int64_t>(), "window_tokens"_a);
   nb::class_<PySinkCache, PyLayerCache>(module, "SinkCache")
-      .def(nb::init<std::int64_t, std::int64_t, std::vector<double>, bool>(), "window_tokens"_a, "sink_tokens"_a = 4,
-           nb::kw_only(), "frequencies"_a, "interleaved"_a = false);
+      .def(
+          "__init__",
+          [](PySinkCache* self, std::int64_t window_tokens, std::int64_t sink_tokens, const nb::iterable& frequencies,
+             bool interleaved) {
+            std::vector<double> values;  // of any iterable: a model's inv_freq is a tensor, which is no sequence
+            for (const nb::handle each : frequencies) values.push_back(nb::cast<double>(nb::float_(each)));
+            new (self) PySinkCache(window_tokens, sink_tokens, std::move(values), interleaved);
+          },
+          "window_tokens"_a, "sink_tokens"_a = 4, nb::kw_only(), "frequencies"_a, "interleaved"_a = false);
   nb::class_<PyQuantisedCache, PyLayerCache>(module, "QuantisedCache")
       .def(nb::init<int, std::int64_t, std::int64_t>(), "bits"_a = 4, nb::kw_only(), "group_size"_a = 64,
            "residual_tokens"_a = 128);

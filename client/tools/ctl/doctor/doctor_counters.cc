@@ -153,6 +153,7 @@ Findings check_counters(const NodeStats& node) {
 
 Findings check_security(const NodeStats& node) {
   Findings findings;
+  if (node.error) return findings;
   warn_of(kSecurityRules, node, findings);
   check_expiry(node, "tls_cert_expiry_timestamp_seconds", "certificate",
                "put a new one in place of the node's tls-cert and tls-key; it is taken up by itself", findings);
