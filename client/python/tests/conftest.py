@@ -37,8 +37,10 @@ def node_binary() -> str | None:
 class Node:
     """A kvstore-node on a Unix socket and, on demand, on TCP."""
 
-    def __init__(self, *options: str, capacity: str = "256MiB", admin: str = "none") -> None:
-        binary = node_binary()
+    def __init__(
+        self, *options: str, capacity: str = "256MiB", admin: str = "none", binary: Path | str | None = None
+    ) -> None:
+        binary = binary or node_binary()
         if binary is None:
             pytest.skip("there is no kvstore-node: build it, or name it in KV_NODE")
         self.folder = Path(tempfile.mkdtemp(prefix="kvnode"))

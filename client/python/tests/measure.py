@@ -16,16 +16,14 @@ import ctypes
 import json
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
+from conftest import ROOT, Node
 
 import kvstore
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def cpp(build: Path, endpoint: str, seconds: float, *options: str) -> dict[str, float]:
@@ -128,23 +126,14 @@ def main() -> None:
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     parser.add_argument("--only", nargs="+", choices=list(MEASURES), default=list(MEASURES), metavar="ROWS")
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp())
-    endpoint = f"unix://{folder}/node"
-    node = subprocess.Popen(
-        [given.build / "store/node/kvstore-node", "--listen", endpoint, "--capacity", "2GiB", "--admin", "none"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    while not (folder / "node").exists():
-        time.sleep(0.05)
+    node = Node(capacity="2GiB", binary=given.build / "store/node/kvstore-node")
     try:
         print("| what | unit | C++ | Python | ratio | (least-most) | target |")
         print("| --- | --- | ---: | ---: | ---: | --- | --- |")
         for name in given.only:
-            MEASURES[name](given, endpoint)
+            MEASURES[name](given, node.endpoint)
     finally:
-        node.terminate()
-        node.wait()
+        node.close()
 
 
 def requests_of(client: kvstore.Client, call: Callable[[], object]) -> int:

@@ -3,7 +3,7 @@
 python client/python/tests/measure_memory.py [--calls 1000000] [--build build/release]
 
 Each form runs in a process of its own against one node, beside its memory, which nobody keeps between calls. The calls of a form are
-match, get, put and, every thousand, touch, pin and unpin. Ends with status 1 if the last nine tenths of a form's calls took more than a
+match, get, put and, every thousand, touch, retain and unretain. Ends with status 1 if the last nine tenths of a form's calls took more than a
 mebibyte: a call that kept a word of 8 bytes would take 7 MiB of a million.
 """
 
@@ -16,16 +16,15 @@ import itertools
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from conftest import ROOT, Node
 
 import kvstore
 
-ROOT = Path(__file__).resolve().parents[3]
 BATCH = 64
 GROWTH_BYTES_MAX = 1 << 20
 
@@ -114,24 +113,15 @@ def main() -> None:
     given = parser.parse_args()
     if given.form:
         raise SystemExit(not measure(*given.form, given.calls))
-    folder = Path(tempfile.mkdtemp())
-    endpoint = f"unix://{folder}/node"
-    node = subprocess.Popen(
-        [given.build / "store/node/kvstore-node", "--listen", endpoint, "--capacity", "256MiB", "--admin", "none"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    while not (folder / "node").exists():
-        time.sleep(0.05)
+    node = Node(binary=given.build / "store/node/kvstore-node")
     try:
         grew = []
         for form in FORMS:
             calls = given.calls // 10 if form == "awaited" else given.calls
-            command = [sys.executable, __file__, "--form", form, endpoint, "--calls", str(calls)]
+            command = [sys.executable, __file__, "--form", form, node.endpoint, "--calls", str(calls)]
             grew.append(subprocess.run(command, check=False).returncode)
     finally:
-        node.terminate()
-        node.wait()
+        node.close()
     raise SystemExit(any(grew))
 
 
