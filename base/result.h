@@ -13,6 +13,7 @@
 //   busy_poll.h  spins before sleeps: for events, and for a lock
 //   checksum.h   the checksum that travels with every block
 //   descriptor.h an owned file descriptor
+//   kernel_files.h  values of the kernel's small files in /proc and /sys
 //   text/        printable.h: foreign text, made safe for a log or a terminal; numbers, hex digits and lists as text, and back
 //   secret/      secret.h: text to keep out of memory dumps and logs: from secret_file.h, secret_command.h
 #pragma once

@@ -58,6 +58,12 @@ ClusterMap ClusterMap::without(std::span<const std::size_t> nodes) const {
   return rest;
 }
 
+ClusterMap ClusterMap::uncut() const {
+  ClusterMap whole = *this;
+  whole.is_cut_ = false;
+  return whole;
+}
+
 /// A block is owned by the owner of its *anchor*, the nearest block at or before it that begins an extent:
 ///   - the chain's first block, or the first one behind its hot root; if the chain ends in its root, its last block;
 ///   - a natural anchor: a block whose hash, hashed again, is 0 mod extent_blocks;
@@ -71,8 +77,9 @@ ClusterMap ClusterMap::without(std::span<const std::size_t> nodes) const {
 std::vector<ClusterMap::Extent> ClusterMap::extents(Hashes chain, std::size_t hot_blocks) const {
   std::vector<Extent> extents;
   if (chain.empty()) return extents;
-  extents.reserve(chain.size() / extent_blocks_ + 8);
   std::size_t begin = 0, anchor = std::min(hot_blocks, chain.size() - 1);
+  if (!is_cut_) return {{begin, chain.size(), owner(chain[anchor]), anchor}};
+  extents.reserve(chain.size() / extent_blocks_ + 8);
   for (std::size_t i = anchor + 1; i <= chain.size(); ++i) {
     if (i < chain.size() && i - anchor < extent_blocks_max() && !is_anchor(chain[i])) continue;
     extents.push_back({begin, i, owner(chain[anchor]), anchor});

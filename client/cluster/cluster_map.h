@@ -19,7 +19,7 @@ namespace kv {
 ///      in a hot root may be asked for on any node.)
 ///   3. The start of an extent is read from the hashes, not counted from the chain's start: a change near the start
 ///      moves the blocks before the next natural anchor, and leaves those behind it.
-///   4. An extent has at most extent_blocks_max() blocks, not counting a hot root.
+///   4. An extent has at most extent_blocks_max() blocks, not counting a hot root; in an uncut map, all of its chain's.
 ///   5. A node holds extents in proportion to its weight; adding or removing one moves only its own extents.
 /// A *hot root*, leading blocks shared by many prompts (client/hot/hot_sets.h), is part of the first extent: each owner
 /// of such an extent holds the root in front of its own blocks, so every node soon has a copy. The extent's anchor is
@@ -52,6 +52,10 @@ class ClusterMap {
   /// left out, the map as it is.
   ClusterMap without(std::span<const std::size_t> nodes) const;
 
+  /// The same map with one extent for each chain. For a list of one node, which has all of every chain: a cut would
+  /// cost a request there, and looking for it some nanoseconds a block.
+  ClusterMap uncut() const;
+
   std::size_t node_count() const { return seeds_.size(); }
   std::size_t owner_count() const { return owners_.size(); }  ///< Nodes of positive weight.
   std::size_t extent_blocks_max() const { return extent_blocks_ * kExtentLengthMax; }
@@ -71,7 +75,7 @@ class ClusterMap {
   std::vector<std::uint64_t> seeds_;  ///< By node, like the lists below.
   std::vector<double> weights_;
   std::vector<std::uint32_t> ranks_;  ///< By name: breaks ties independently of the list's order.
-  bool equal_weights_ = true;
+  bool equal_weights_ = true, is_cut_ = true;
   std::size_t extent_blocks_;
 };
 

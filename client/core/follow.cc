@@ -159,11 +159,8 @@ std::shared_ptr<const ClusterMap> ClientCore::list_map() const {
   std::vector<ClusterMap::Node> nodes;
   for (const NodeConfig& node : shared->config.nodes) nodes.push_back({node.name, node.weight});
   while (nodes.size() < links.size()) nodes.push_back({" " + std::to_string(nodes.size()), 0});
-  auto listed = std::make_shared<const ClusterMap>(nodes, shared->config.extent_blocks);
-  // A node alone owns all of every chain: a cut would cost a request, and nothing would lie elsewhere.
-  if (shared->config.nodes.size() == 1)
-    listed = std::make_shared<const ClusterMap>(nodes, ClusterMap::kExtentBlocksLimit);
-  return listed;
+  const ClusterMap listed(nodes, shared->config.extent_blocks);
+  return std::make_shared<const ClusterMap>(shared->config.nodes.size() == 1 ? listed.uncut() : listed);
 }
 
 /// Nodes that stay keep their numbers, and with them their connections, hot root reports and leases.

@@ -421,6 +421,22 @@ TEST(ClusterMapTest, BadListsAreRefused) {
   }
 }
 
+TEST(ClusterMapTest, AnUncutMapHasOneExtentAChain) {
+  const ClusterMap map(nodes_named({"a"}), 1);
+  std::vector<BlockHash> chain(3000);
+  for (std::size_t i = 0; i < chain.size(); ++i)
+    chain[i].bytes[0] = std::byte(i), chain[i].bytes[1] = std::byte(i >> 8);
+  ASSERT_EQ(map.extents(chain).size(), chain.size());
+  for (const std::size_t root : {0u, 7u}) {
+    const auto whole = map.uncut().extents(chain, root);
+    ASSERT_EQ(whole.size(), 1u);
+    EXPECT_EQ(whole[0].begin, 0u);
+    EXPECT_EQ(whole[0].end, chain.size());
+    EXPECT_EQ(whole[0].anchor, root);
+  }
+  EXPECT_TRUE(map.uncut().extents({}).empty());
+}
+
 TEST(ClusterMapTest, ANodeWithoutWeightOwnsNothingAndChangesNothingForTheOthers) {
   const ClusterMap with(std::vector<ClusterMap::Node>{{"a", 1}, {"gone", 0}, {"b", 1}, {"c", 1}}, 8);
   const ClusterMap without(std::vector<ClusterMap::Node>{{"a", 1}, {"b", 1}, {"c", 1}}, 8);

@@ -248,7 +248,7 @@ std::vector<OptionRow> session_rows(Given& given) {
           "leases end in the order in which they were granted",
           {"lease-seconds", &o.store.lease_duration, RealLimits{0.001, 3600}, "How long a match may keep its blocks"}),
       live({"retained-fraction-max", &o.store.retained_fraction_max, RealLimits{0, 1},
-            "Share of the memory that retain may hold"}),
+            "Share of the memory that retained blocks may take"}),
       live({"leased-fraction-max", &o.store.leased_fraction_max, RealLimits{0, 1},
             "Share of the memory that leases may keep, shared blocks counted once"}),
       live({"requests-max", &o.session.requests_max, IntegerLimits{1, 1000000}, "Transfers in flight in one session"}),
