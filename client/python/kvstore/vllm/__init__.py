@@ -5,7 +5,7 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
     "kv_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
 In reading order: messages.py (messages between the two halves), requests.py (a request's state), scheduler.py (the scheduler's half),
-scheduler_loads.py and lookup.py (its gets), scheduler_saves.py (its puts), worker.py (a worker's half), pages.py (pages as the kernels
+scheduler_loads.py (its gets), scheduler_saves.py (its puts), worker.py (a worker's half), pages.py (pages as the kernels
 see them, and lent memory), modules.py (prompt modules of a request), module_pages.py (their bytes, by token), rotation.py (how keys
 turn), model.py (blocks, and unsupported settings), identity.py (the worker's loaded model), told.py (its reports to the scheduler),
 adapters.py (LoRA), estimate.py (which hits are worth loading), compat.py (differences between releases of vLLM), stats.py (counters).
