@@ -54,7 +54,6 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._model = Model(vllm_config, kv_cache_config)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
-        self._invalid_pages: set[int] = set()
         if role == KVConnectorRole.SCHEDULER:
             from .scheduler import SchedulerSide
 
@@ -180,15 +179,10 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._worker.end_step(step)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        if self._worker is None:
-            return KVConnectorTransferResults()
-        ended = self._worker.end_loads()
-        self._invalid_pages |= ended.bad_pages
-        return KVConnectorTransferResults(finished_recving=ended.requests, failed_recving=ended.failed)
+        return KVConnectorTransferResults() if self._worker is None else self._worker.end_loads()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        pages, self._invalid_pages = self._invalid_pages, set()
-        return pages
+        return set() if self._worker is None else self._worker.take_bad_pages()
 
     def build_connector_worker_meta(self) -> Report | None:
         return None if self._worker is None else self._worker.take_report()
