@@ -1,4 +1,6 @@
 // client/c/gpu_c_layout.cc: kvstore_gpu.h's layouts and caches. Exceptions stop here.
+#include <algorithm>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -54,13 +56,13 @@ void give(Checked<Made> made, Handle** to) {
   *to = new Handle{*std::move(made)};
 }
 
-/// Runs `body` if the required handles are given; the result is null until it succeeds.
-template <class Handle, class... Given, class Body>
-int make(Handle** result, Body body, const Given*... given) {
+/// Runs `body` if all that it needs is given; the result is null until it succeeds.
+template <class Handle, class Body>
+int make(Handle** result, std::initializer_list<const void*> needed, Body body) {
   return guarded([&] {
     if (result == nullptr) refuse(KVS_BAD_REQUEST, "the result pointer is NULL");
     *result = nullptr;
-    if (((given == nullptr) || ... || false)) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
+    if (std::ranges::count(needed, nullptr) > 0) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     body();
   });
 }
@@ -142,7 +144,7 @@ const char* kvs_element_name(int element) {
 }
 
 int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout** layout) {
-  return make(layout, [&] {
+  return make(layout, {}, [&] {
     if (name == nullptr) refuse(KVS_BAD_REQUEST, "name is NULL");
     const auto from = read_struct(given);
     if (!is_element(from.element)) refuse_value("element", from.element, KVS_FP32);
@@ -163,36 +165,28 @@ int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout*
 
 int kvs_layout_from_tensors(const char* name, const kvs_tensor* tensors, size_t count, int64_t layer_count,
                             kvs_layout** layout) {
-  return make(
-      layout,
-      [&] {
-        if (count > kTensorsMax) refuse(KVS_TOO_LARGE, "tensors: more than 64");
-        std::vector<Tensor> list;
-        for (std::size_t i = 0; i < count; ++i) list.push_back(read_tensor(tensors[i]));
-        give(make_layout(name, list, layer_count), layout);
-      },
-      name, tensors);
+  return make(layout, {name, tensors}, [&] {
+    if (count > kTensorsMax) refuse(KVS_TOO_LARGE, "tensors: more than 64");
+    std::vector<Tensor> list;
+    for (std::size_t i = 0; i < count; ++i) list.push_back(read_tensor(tensors[i]));
+    give(make_layout(name, list, layer_count), layout);
+  });
 }
 
 int kvs_layout_with_scales(const kvs_layout* cache, kvs_layout** layout) {
-  return make(
-      layout, [&] { give(layouts::with_token_head_scales(cache->layout), layout); }, cache);
+  return make(layout, {cache}, [&] { give(layouts::with_token_head_scales(cache->layout), layout); });
 }
 
 int kvs_layout_store_block(const kvs_layout* cache, int64_t head_groups, int64_t block_count, int64_t block_tokens,
                            kvs_layout** layout) {
-  return make(
-      layout,
-      [&] {
-        const std::int64_t tokens = block_tokens == 0 ? cache->layout.block_tokens : block_tokens;
-        give(layouts::store_block(cache->layout, head_groups, block_count, tokens), layout);
-      },
-      cache);
+  return make(layout, {cache}, [&] {
+    const std::int64_t tokens = block_tokens == 0 ? cache->layout.block_tokens : block_tokens;
+    give(layouts::store_block(cache->layout, head_groups, block_count, tokens), layout);
+  });
 }
 
 int kvs_layout_slice_heads(const kvs_layout* layout, int64_t first, int64_t count, kvs_layout** slice) {
-  return make(
-      slice, [&] { give(slice_heads(layout->layout, first, count), slice); }, layout);
+  return make(slice, {layout}, [&] { give(slice_heads(layout->layout, first, count), slice); });
 }
 
 void kvs_layout_free(kvs_layout* layout) { delete layout; }
@@ -231,38 +225,31 @@ int kvs_layout_text(const kvs_layout* layout, char* text, size_t capacity, size_
 
 int kvs_cache_bind(const kvs_layout* layout, void* const* allocations, const uint64_t* bytes, size_t count,
                    kvs_cache** cache) {
-  return make(
-      cache,
-      [&] {
-        // With another count, allocations cannot be told apart: bind_layout() then reports the right number.
-        for (std::size_t i = 0; i < count && count == allocation_count(layout->layout); ++i) {
-          const auto tensor = static_cast<int>(i % static_cast<std::size_t>(layout->layout.tensor_count));
-          const std::string problem =
-              find_problem(layout->layout, tensor, allocations[i], bytes == nullptr ? nullptr : bytes + i);
-          if (!problem.empty()) refuse(KVS_BAD_REQUEST, "allocation " + std::to_string(i) + " " + problem);
-        }
-        give(bind_layout(layout->layout, {allocations, count}), cache);
-      },
-      layout, allocations);
+  return make(cache, {layout, allocations}, [&] {
+    // With another count, allocations cannot be told apart: bind_layout() then reports the right number.
+    for (std::size_t i = 0; i < count && count == allocation_count(layout->layout); ++i) {
+      const auto tensor = static_cast<int>(i % static_cast<std::size_t>(layout->layout.tensor_count));
+      const std::string problem =
+          find_problem(layout->layout, tensor, allocations[i], bytes == nullptr ? nullptr : bytes + i);
+      if (!problem.empty()) refuse(KVS_BAD_REQUEST, "allocation " + std::to_string(i) + " " + problem);
+    }
+    give(bind_layout(layout->layout, {allocations, count}), cache);
+  });
 }
 
 int kvs_cache_slice_layers(const kvs_cache* cache, int64_t first, int64_t count, kvs_cache** slice) {
-  return make(
-      slice,
-      [&] {
-        const std::int64_t layers = cache->bound.layout.layer_count;
-        if (first < 0 || count < 1 || first > layers || count > layers - first) {
-          refuse(KVS_BAD_REQUEST, std::to_string(count) + " layers from " + std::to_string(first) +
-                                      " on are not within " + std::to_string(layers));
-        }
-        *slice = new kvs_cache{slice_layers(cache->bound, first, count)};
-      },
-      cache);
+  return make(slice, {cache}, [&] {
+    const std::int64_t layers = cache->bound.layout.layer_count;
+    if (first < 0 || count < 1 || first > layers || count > layers - first) {
+      refuse(KVS_BAD_REQUEST, std::to_string(count) + " layers from " + std::to_string(first) + " on are not within " +
+                                  std::to_string(layers));
+    }
+    *slice = new kvs_cache{slice_layers(cache->bound, first, count)};
+  });
 }
 
 int kvs_cache_slice_heads(const kvs_cache* cache, int64_t first, int64_t count, kvs_cache** slice) {
-  return make(
-      slice, [&] { give(slice_heads(cache->bound, first, count), slice); }, cache);
+  return make(slice, {cache}, [&] { give(slice_heads(cache->bound, first, count), slice); });
 }
 
 void kvs_cache_free(kvs_cache* cache) { delete cache; }
