@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-using c_api::guarded, c_api::read_struct, c_api::refuse;
+using c_api::guarded, c_api::read_struct, c_api::refuse, c_api::refuse_value;
 
 static_assert(KVS_FP32 == static_cast<int>(Element::kFp32) && KVS_BYTE == static_cast<int>(Element::kByte));
 static_assert(KVS_E2M1X2 == static_cast<int>(Element::kE2M1x2) && KVS_ROLE_COUNT == kRoleCount);
@@ -41,12 +41,12 @@ constexpr ElementName kElementNames[] = {
     {"fp32", Element::kFp32},
 };
 
-// Elements are numbered without gaps from KVS_BYTE to KVS_FP32.
-bool is_element(int element) { return element >= KVS_BYTE && element <= KVS_FP32; }
+std::string up_to(int most) { return "from 0 to " + std::to_string(most); }
 
-[[noreturn]] void refuse_value(const char* field, int value, int most) {
-  refuse(KVS_BAD_REQUEST,
-         std::string(field) + ": " + std::to_string(value) + " is not from 0 to " + std::to_string(most));
+/// Elements are numbered without gaps from KVS_BYTE to KVS_FP32.
+Element read_element(const char* field, int element) {
+  if (element < KVS_BYTE || element > KVS_FP32) refuse_value(field, element, up_to(KVS_FP32));
+  return static_cast<Element>(element);
 }
 
 // The caller frees the result by the function of its kind. A cache has a copy of its layout: either may go first.
@@ -75,17 +75,16 @@ Tensor read_tensor(const kvs_tensor& from) {
   to.axes = from.axes;
   // Before reading the shape, which has as many numbers as there are letters.
   if (to.axes.size() > 9) refuse(KVS_BAD_REQUEST, "tensors: axes: more letters than there are axes");
-  if (!is_element(from.element)) refuse_value("tensors: element", from.element, KVS_FP32);
+  to.element = read_element("tensors: element", from.element);
   if (from.role_count > kRoleCount) refuse(KVS_BAD_REQUEST, "tensors: more roles than there are");
   if (from.shares < 0 || from.shares > static_cast<std::int64_t>(kTensorsMax)) {
     refuse(KVS_BAD_REQUEST, "tensors: shares: there is no such allocation");
   }
   to.shape.assign(from.shape, from.shape + to.axes.size());
   if (from.strides != nullptr) to.strides.assign(from.strides, from.strides + to.axes.size());
-  to.element = static_cast<Element>(from.element);
   for (std::size_t i = 0; i < from.role_count; ++i) {
     if (from.roles[i] < 0 || from.roles[i] >= kRoleCount) {
-      refuse_value("tensors: roles", from.roles[i], kRoleCount - 1);
+      refuse_value("tensors: roles", from.roles[i], up_to(kRoleCount - 1));
     }
     to.roles.push_back(static_cast<Role>(from.roles[i]));
   }
@@ -147,8 +146,6 @@ int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout*
   return make(layout, {}, [&] {
     if (name == nullptr) refuse(KVS_BAD_REQUEST, "name is NULL");
     const auto from = read_struct(given);
-    if (!is_element(from.element)) refuse_value("element", from.element, KVS_FP32);
-    if (!is_element(from.value_element)) refuse_value("value_element", from.value_element, KVS_FP32);
     const CacheShape shape{.block_count = from.block_count,
                            .block_tokens = from.block_tokens,
                            // A zeroed struct means one head (a latent cache) and one layer.
@@ -156,8 +153,8 @@ int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout*
                            .key_size = from.key_size,
                            .value_size = from.value_size,
                            .layer_count = from.layer_count == 0 ? 1 : from.layer_count,
-                           .element = static_cast<Element>(from.element),
-                           .value_element = static_cast<Element>(from.value_element)};
+                           .element = read_element("element", from.element),
+                           .value_element = read_element("value_element", from.value_element)};
     if (auto made = layouts::named(name, shape)) return give(*std::move(made), layout);
     refuse(KVS_NOT_FOUND, "name: no layout is called " + std::string(name));
   });
