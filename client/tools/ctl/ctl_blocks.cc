@@ -6,7 +6,6 @@
 #include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/ctl_chain.h"
-#include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
 #include "index/record_differences.h"
 
