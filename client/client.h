@@ -109,13 +109,13 @@ class Client {
   // order, and each node gets one request for all its blocks. match, get and put on a set are kUnsupported, as are the
   // calls below on a chain; touch, retain, unretain and drop apply to each hash.
   /// Returns which of `hashes` are held, and their lengths. Errors: as match.
-  Async<SetMatchResult> match_set(Space set, Hashes hashes, SetMatchOptions options);
+  Async<SetMatchResult> match_set(Space set, Hashes hashes, MatchOptions options);
   /// Copies the blocks that are held into memory, hash i to blocks[i], which may be longer or shorter than the block; a
   /// block that does not fit is not sent. Memory as in get; a device's is kUnsupported.
-  Async<SetGetResult> get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options);
+  Async<SetGetResult> get_set(Space set, Hashes hashes, TargetBlocks blocks, GetOptions options);
   /// Stores each block whose name is not held yet, block i from all of blocks[i]: 1 to block_bytes(set) bytes. A held
   /// name keeps its block. Otherwise as put.
-  Async<SetPutResult> put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options);
+  Async<SetPutResult> put_set(Space set, Hashes hashes, SourceBlocks blocks, PutOptions options);
 
   /// touch marks the prefix as used; retain keeps it from eviction until unretain or drop; drop removes the last block
   /// of the chain with all below it (no hashes: the namespace). Return the number of blocks, summed over the nodes.

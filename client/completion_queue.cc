@@ -635,15 +635,15 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve_list(CallEntry& entry, 
       co_return keep(co_await client.put(space, hashes, request.from, given), end.put);
     }
     case Op::kMatchSet: {
-      const auto given = options_of<SetMatchOptions>(request, left, control);
+      const auto given = options_of<MatchOptions>(request, left, control);
       co_return keep(co_await client.match_set(space, hashes, given), &SetResults::match, end);
     }
     case Op::kGetSet: {
-      const auto given = options_of<SetGetOptions>(request, left, control);
+      const auto given = options_of<GetOptions>(request, left, control);
       co_return keep(co_await client.get_set(space, hashes, request.to, given), &SetResults::get, end);
     }
     case Op::kPutSet: {
-      const auto given = options_of<SetPutOptions>(request, left, control);
+      const auto given = options_of<PutOptions>(request, left, control);
       co_return keep(co_await client.put_set(space, hashes, request.from, given), &SetResults::put, end);
     }
     case Op::kTouch: co_return keep(co_await client.touch(space, hashes, left, control), end.count);

@@ -241,7 +241,7 @@ void give_up_parts(SetGetResult& result, std::span<const std::uint32_t> group_co
 
 }  // namespace
 
-Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options) {
+Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks blocks, GetOptions options) {
   ClientCore& core = *core_;
   const std::shared_ptr<ClientShared> shared = core.shared;
   if (const error_code refused = core.refuses(set, options.deadline, options.control)) co_return refused;

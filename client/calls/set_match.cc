@@ -13,7 +13,7 @@ class SetMatchCall final : public Call {
  public:
   SetMatchCall() { type = FrameType::kSetMatch; }
   const OwnedChain* part = nullptr;
-  const SetMatchOptions* options = nullptr;
+  const MatchOptions* options = nullptr;
   std::size_t block_bytes_max = 0;
 
   std::size_t asked = 0;                   ///< Leading hashes of the part: at most the node's limit,
@@ -103,7 +103,7 @@ class SetMatchCall final : public Call {
 
 }  // namespace
 
-Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, SetMatchOptions options) {
+Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, MatchOptions options) {
   ClientCore& core = *core_;
   if (const error_code refused = core.refuses(set, options.deadline, options.control)) co_return refused;
   const NamespaceRecord& record = core.find_space(set)->record;

@@ -158,7 +158,7 @@ bool SetPutCall::has_part_of_group(std::span<const SetPutBlock> results) const {
 
 }  // namespace
 
-Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options) {
+Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks blocks, PutOptions options) {
   ClientCore& core = *core_;
   const std::shared_ptr<ClientShared> shared = core.shared;
   if (const error_code refused = core.refuses(set, options.deadline, options.control)) co_return refused;
