@@ -12,7 +12,7 @@
 // Rooms, from the top. Each includes only those below it (docs/architecture.md has the arrows):
 //   kvstore.h             the C ABI, over c/
 //   blocking_client.h     a call made and waited for, from any thread: on that thread while nothing else is in flight
-//   completion_queue.h    calls without blocking: submit requests, then reap completions; queue/ has its parts, load.h its load
+//   completion_queue.h    calls without blocking: submit requests, then reap completions; queue/ has its parts
 //   request.h             a call as a value, and its completions
 //   archive/              a context as a file
 //   thread/               a client with a thread to run it on
