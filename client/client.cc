@@ -36,9 +36,7 @@ class AdminCall final : public Call {
       return Errc::kTooLarge;
     auto& builder = session.shared().new_request();
     const auto path = builder.CreateString(question->path), query = builder.CreateString(question->query);
-    builder.Finish(wire::CreateAdminRequest(builder, path, query));
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, wire::CreateAdminRequest(builder, path, query));
   }
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::AdminResponse>(frame.table);
@@ -154,8 +152,7 @@ Async<std::vector<NodeAnswer>> Client::ask(NodeQuestion question, std::chrono::m
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].answer.name = core.links[links[i]]->config().name;  // the map may change meanwhile
     calls[i].question = &question;
-    calls[i].bundle = &bundle;
-    core.links[links[i]]->start(calls[i], until);
+    core.start(calls[i], links[i], bundle, until);
   }
   co_await wait_all(bundle);
   std::vector<NodeAnswer> answers;

@@ -610,7 +610,7 @@ Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, Ge
   if (hashes.empty()) co_return GetResult{};
 
   // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const CallInProgress in_progress(shared, ClientCall::kGet);
+  const CallInProgress in_progress(shared, FrameType::kGet);
   const RegionUse region_use(plan.region);
   const std::vector<LeasePart> leases = core.leases.take(options.lease);
   const std::vector<OwnedChain> chains = core.split_found(space, hashes);

@@ -105,14 +105,13 @@ error_code PutCall::send(CallSession& session) {
   const NamedRegion named = name_region(session, builder, region.get(), asked_,
                                         [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
   wire::Trace trace;
-  builder.Finish(wire::CreatePutRequest(
-      builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
-      time_left_us(plan->until, session.shared().clock), named.lanes, space_check(), extras,
-      static_cast<std::uint64_t>(plan->idle.count()), static_cast<std::uint8_t>(plan->reuse),
-      is_part ? static_cast<std::uint32_t>(plan->blocks.size()) : 0,
-      is_part && plan->known ? static_cast<std::uint32_t>(*plan->known) + 1 : 0, wire_trace(trace)));
-  session.send_frame(type, request_id(), builder);
-  return {};
+  return send_table(session,
+                    wire::CreatePutRequest(
+                        builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
+                        time_left_us(plan->until, session.shared().clock), named.lanes, space_check(), extras,
+                        static_cast<std::uint64_t>(plan->idle.count()), static_cast<std::uint8_t>(plan->reuse),
+                        is_part ? static_cast<std::uint32_t>(plan->blocks.size()) : 0,
+                        is_part && plan->known ? static_cast<std::uint32_t>(*plan->known) + 1 : 0, wire_trace(trace)));
 }
 
 std::string PutCall::on_more(CallSession&, const FrameReader::Frame& frame) {
@@ -222,7 +221,7 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
   if (region && region->is_device() && plan.checksums.empty()) co_return error_code(Errc::kBadRequest);
 
   // Offer each owner its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const CallInProgress in_progress(shared, ClientCall::kPut);
+  const CallInProgress in_progress(shared, FrameType::kPut);
   const RegionUse region_use(region);
   const auto map = core.reachable_map();
   const std::size_t hot_blocks = options.hot_blocks ? *options.hot_blocks : core.hot_roots(space, hashes).now;

@@ -98,12 +98,11 @@ error_code SetGetCall::send(CallSession& session) {
   for (std::size_t i = 0; i < asked_; ++i) list[i] = static_cast<std::uint32_t>(room(i));
   const auto groups = wire_groups(builder, *part, taken.group_count);
   wire::Trace trace;
-  builder.Finish(wire::CreateSetGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets,
-                                           rooms, plan->memory_only ? kTierMemory : kTierDisk,
-                                           time_left_us(plan->until, session.shared().clock), named.lanes,
-                                           space_check(), groups, wire_trace(trace)));
-  session.send_frame(type, request_id(), builder);
-  return {};
+  return send_table(
+      session, wire::CreateSetGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets, rooms,
+                                         plan->memory_only ? kTierMemory : kTierDisk,
+                                         time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
+                                         groups, wire_trace(trace)));
 }
 
 std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& frame) {
@@ -266,7 +265,7 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
   plan.until = core.deadline_after(options.deadline);
 
   // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const CallInProgress in_progress(shared, ClientCall::kSetGet);
+  const CallInProgress in_progress(shared, FrameType::kSetGet);
   const RegionUse region_use(region);
   const std::vector<LeasePart> leases = core.leases.take(options.lease);
   const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);

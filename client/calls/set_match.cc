@@ -42,11 +42,9 @@ class SetMatchCall final : public Call {
     const auto hashes = builder.CreateVectorOfStructs(wire_hashes(part->hashes), asked);
     const auto groups = wire_groups(builder, *part, asked_groups);
     wire::Trace trace;
-    builder.Finish(wire::CreateSetMatchRequest(builder, space_handle(), hashes, options->lease, options->prefetch,
-                                               space_check(), groups, static_cast<std::uint8_t>(options->reuse),
-                                               wire_trace(trace)));
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, wire::CreateSetMatchRequest(
+                                   builder, space_handle(), hashes, options->lease, options->prefetch, space_check(),
+                                   groups, static_cast<std::uint8_t>(options->reuse), wire_trace(trace)));
   }
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::SetMatchResponse>(frame.table);
@@ -114,7 +112,7 @@ Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, MatchOptions o
   result.block_bytes.resize(hashes.size(), 0);
   if (hashes.empty()) co_return result;
 
-  const CallInProgress in_progress(core.shared, ClientCall::kSetMatch);
+  const CallInProgress in_progress(core.shared, FrameType::kSetMatch);
   const TimePoint until = core.deadline_after(options.deadline);
   CallBundle bundle(core.shared->executor, options.control);
   const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);

@@ -76,12 +76,11 @@ error_code SetPutCall::send(CallSession& session) {
         return is_staged() ? staged.at(i, block(i).size()) : block(i);
       });
   wire::Trace trace;
-  builder.Finish(wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, named.handle, named.offsets,
-                                           time_left_us(plan->until, session.shared().clock), named.lanes,
-                                           space_check(), wire_groups(builder, *part, asked_groups_),
-                                           static_cast<std::uint8_t>(plan->reuse), wire_trace(trace)));
-  session.send_frame(type, request_id(), builder);
-  return {};
+  return send_table(
+      session, wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, named.handle, named.offsets,
+                                         time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
+                                         wire_groups(builder, *part, asked_groups_),
+                                         static_cast<std::uint8_t>(plan->reuse), wire_trace(trace)));
 }
 
 std::string SetPutCall::on_more(CallSession&, const FrameReader::Frame& frame) {
@@ -183,7 +182,7 @@ Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks block
   plan.reuse = options.reuse;
 
   // Offer each owner its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const CallInProgress in_progress(shared, ClientCall::kSetPut);
+  const CallInProgress in_progress(shared, FrameType::kSetPut);
   const RegionUse region_use(region);
   const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);
   std::vector<StagedPart> cut = cut_for_staging(

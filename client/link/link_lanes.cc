@@ -76,9 +76,7 @@ class LinkLanes::ConnectCall final : public Call {
       offers.push_back(
           wire::CreateLaneOffer(builder, lane->number, verbs::encode(builder, lane->own), lane->message_count));
     }
-    builder.Finish(wire::CreateVerbsConnectRequestDirect(builder, &offers));
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, wire::CreateVerbsConnectRequestDirect(builder, &offers));
   }
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::VerbsConnectResponse>(frame.table);

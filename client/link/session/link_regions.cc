@@ -32,7 +32,7 @@ class LinkRegions::AddCall final : public Call {
     auto& builder = session.shared().new_request();
     if (regions_.by_memfd_) {
       builder.Finish(wire::CreateRegionAddRequest(builder, bytes_));
-      session.send_descriptor(type, request_id(), builder, lent_->memory->fd());
+      session.send_frame(type, request_id(), builder, lent_->memory->fd());
       return {};
     }
     KV_ASSERT(regions_.lanes_ != nullptr);

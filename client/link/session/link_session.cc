@@ -307,13 +307,9 @@ void LinkSession::send_and_forget(FrameType type, const flatbuffers::FlatBufferB
   flush_soon();
 }
 
-void LinkSession::send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder) {
-  writer_.send(header_of(type, request_id), table_of(builder));
-}
-
-void LinkSession::send_descriptor(FrameType type, std::uint64_t request_id,
-                                  const flatbuffers::FlatBufferBuilder& builder, int fd) {
-  KV_ASSERT(stream_->can_pass_descriptors() && fd >= 0);
+void LinkSession::send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
+                             int fd) {
+  KV_ASSERT(fd < 0 || stream_->can_pass_descriptors());
   writer_.send(header_of(type, request_id), table_of(builder), {}, nullptr, fd);
 }
 

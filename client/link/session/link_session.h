@@ -98,9 +98,8 @@ class LinkSession final : public CallSession,
   std::weak_ptr<CallSession> handle() override { return weak_from_this(); }
   void start_own(Call& call, Duration limit) override;
   void send_and_forget(FrameType type, const flatbuffers::FlatBufferBuilder& builder) override;
-  void send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder) override;
-  void send_descriptor(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
-                       int fd) override;
+  void send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
+                  int fd = -1) override;
   void send_lent(FrameType type, const Call& lender, const flatbuffers::FlatBufferBuilder& builder,
                  std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done) override;
   [[nodiscard]] bool take_back(const Call& lender, std::size_t bytes_max) override;

@@ -36,9 +36,7 @@ class LinkSpaces::OpenCall final : public Call {
 
   error_code send(CallSession& session) override {
     auto& builder = session.shared().new_request();
-    builder.Finish(wire::CreateOpenRequest(builder, builder.CreateString(asked().record.text())));
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, wire::CreateOpenRequest(builder, builder.CreateString(asked().record.text())));
   }
 
   std::string on_last(const FrameReader::Frame& frame) override {
