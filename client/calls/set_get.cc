@@ -26,10 +26,6 @@ struct SetGetPlan {
   TimePoint until;
 };
 
-bool passes(const BlockTarget& target) {
-  return target.checksums.empty() || verify_block(target.seed, target.bytes, target.checksums);
-}
-
 /// The part of a get that one node answers, landing.
 ///   1. A block is reported once, with a length that fits its destination. Anything else is a violation.
 ///   2. A block counts only once its bytes have landed and passed.
@@ -248,13 +244,12 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
   if (!info.record.is_set()) co_return error_code(Errc::kUnsupported);
   if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
   if (!check_groups(hashes, options.group_counts).empty()) co_return error_code(Errc::kBadRequest);
-  for (const std::span<std::byte> block : blocks)
-    if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
   SetGetResult result;
   result.blocks.resize(hashes.size());
   if (hashes.empty()) co_return result;
-  const auto region = find_region(shared->memory, blocks);
-  if (!may_touch(shared->memory, region, blocks)) co_return error_code(Errc::kBadRequest);
+  const auto found = region_of(shared->memory, blocks);
+  if (!found) co_return found.error();
+  const auto& region = *found;
   if (region && region->is_device()) co_return error_code(Errc::kUnsupported);
   SetGetPlan plan;
   plan.blocks = blocks;

@@ -167,13 +167,13 @@ Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks block
   if (!check_groups(hashes, options.group_counts).empty()) co_return error_code(Errc::kBadRequest);
   for (const std::span<const std::byte> block : blocks) {
     if (block.empty() || block.size() > info.record.block_bytes()) co_return error_code(Errc::kBadRequest);
-    if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
   }
   SetPutResult result;
   result.blocks.resize(hashes.size(), SetPutBlock::kRefused);
   if (hashes.empty()) co_return result;
-  const auto region = find_region(shared->memory, blocks);
-  if (!may_touch(shared->memory, region, blocks)) co_return error_code(Errc::kBadRequest);
+  const auto found = region_of(shared->memory, blocks);
+  if (!found) co_return found.error();
+  const auto& region = *found;
   if (region && region->is_device()) co_return error_code(Errc::kUnsupported);
   SetPutPlan plan;
   plan.blocks = blocks;

@@ -27,9 +27,6 @@
 
 namespace kv {
 
-/// Calls of past gets, with their memory, for reuse (client/calls/get.cc).
-struct IdleGets;
-
 struct ClientCore {
   ClientCore(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
              verbs::Provider* verbs);
@@ -114,7 +111,6 @@ struct ClientCore {
   Event map_event;
   TimePoint next_question{};  ///< Earliest time for a question caused by a failure.
   std::size_t question_count = 0;
-  std::shared_ptr<IdleGets> idle_gets;  ///< Made by the first get.
   ClientLeases leases;
   HotSets hot_sets;
   Hedger hedger;  ///< Nodes by number.
