@@ -50,6 +50,7 @@ class SetMatchCall final : public Call {
     const auto* response = read_table<wire::SetMatchResponse>(frame.table);
     if (response == nullptr || response->held() == nullptr) return "set_match: malformed";
     map_epoch = response->epoch();
+    answered_by = session()->handle();
     // Everything is checked: a wrong bit or length would mean a block that is not held, or another's length.
     const std::size_t bytes = (asked + 7) / 8;
     const auto* on_disk = response->on_disk();
@@ -93,9 +94,6 @@ class SetMatchCall final : public Call {
       is_part = is_part || (missing > 0 && missing < count);
     });
     return is_part;
-  }
-  void on_end(CallSession* session) override {
-    if (session != nullptr) answered_by = session->handle();
   }
 };
 

@@ -76,6 +76,15 @@ class CallSession {
 
   virtual void give_up(std::string why) = 0;  ///< Ends the session at once, as if it had broken.
 
+  // From its own parts, which make calls too: the namespaces, the lent memory and the lanes.
+  /// An open request has ended. `text`: the node's reason for a refusal.
+  virtual void open_ended(std::uint32_t space, error_code why, const std::string& text) = 0;
+  virtual void lend_ended() = 0;                                      ///< A pending region was decided.
+  virtual void message_came(std::span<const std::byte> message) = 0;  ///< May destroy the lanes.
+  virtual void messages_broke(error_code why) = 0;                    ///< Likewise.
+  /// False if the message lane broke a short while ago, perhaps on another session.
+  virtual bool may_try_messages() const = 0;
+
   // From Call itself.
   /// Ends the call for `why` now, after its deadline or at the caller's request, and keeps the request's entry.
   virtual void abandon(Call& call, error_code why) = 0;

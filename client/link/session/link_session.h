@@ -33,11 +33,7 @@ namespace kv {
 ///   3. The listener is notified of the end once, by session_ended() or retired_ended(), its last notification. That
 ///      precedes the end of the session's calls, so that a call started by one of them does not come here again.
 /// Thread safety: none; on the client's executor. Two coroutines, reader and writer, hold it until the stream ends.
-class LinkSession final : public CallSession,
-                          public std::enable_shared_from_this<LinkSession>,
-                          private LinkSpaces::Listener,
-                          private LinkRegions::Listener,
-                          private LinkLanes::Listener {
+class LinkSession final : public CallSession, public std::enable_shared_from_this<LinkSession> {
  public:
   /// The session's link; it also owns the calls that the session itself makes.
   class Listener : public CallOwner {
@@ -130,7 +126,7 @@ class LinkSession final : public CallSession,
   /// Whether the node may still write to lent memory when the session ends.
   enum class Node : std::uint8_t { kMayWrite, kHasClosed };
 
-  // LinkSpaces, LinkRegions, LinkLanes
+  // From its parts.
   void open_ended(std::uint32_t space, error_code why, const std::string& text) override;
   void lend_ended() override;
   void message_came(std::span<const std::byte> message) override;

@@ -59,7 +59,7 @@ class LinkSpaces::OpenCall final : public Call {
     opened_ = why ? State::kNo : State::kYes;
     const ClientShared& shared = spaces_.session_.shared();
     if (why) retry_at_ = shared.clock.now() + shared.config.backoff_max;
-    spaces_.listener_.open_ended(number_, why, error_text());
+    spaces_.session_.open_ended(number_, why, error_text());
   }
 
   LinkSpaces& spaces_;
@@ -70,7 +70,7 @@ class LinkSpaces::OpenCall final : public Call {
   TimePoint retry_at_{};  ///< After a failure, without `must`.
 };
 
-LinkSpaces::LinkSpaces(CallSession& session, Listener& listener) : session_(session), listener_(listener) {}
+LinkSpaces::LinkSpaces(CallSession& session) : session_(session) {}
 
 LinkSpaces::~LinkSpaces() = default;
 
