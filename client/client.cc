@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/text/printable.h"
 #include "client/core/client_core.h"
 #include "client/link/ping_call.h"
 
@@ -190,6 +191,21 @@ std::vector<NodeStatus> Client::nodes() const {
     nodes.back().hedge_wins = reads.wins;
   }
   return nodes;
+}
+
+std::string Client::reason_of(error_code why) const {
+  constexpr std::size_t kNamedMax = 3;
+  std::string text;
+  std::size_t count = 0;
+  for (const NodeStatus& node : nodes()) {
+    const bool is_meant = why == Errc::kUnavailable ? !node.connected : bool(node.last_error) && node.last_error == why;
+    if (!is_meant || ++count > kNamedMax) continue;
+    text += text.empty() ? "" : "; ";
+    text +=
+        node.endpoint + ": " + (node.last_error_text.empty() ? "not connected yet" : printable(node.last_error_text));
+  }
+  if (count > kNamedMax) text += "; and " + std::to_string(count - kNamedMax) + " more nodes";
+  return text;
 }
 
 bool Client::is_connecting() const {

@@ -162,6 +162,9 @@ class Client {
   /// Round trip to each node, in node order; negative after a failure, with NodeStatus::last_error.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});
   std::vector<NodeStatus> nodes() const;
+  /// What is behind an error, for people: the nodes that last had it, with their texts, as in "tcp://a:7400: connect:
+  /// Connection refused"; for kUnavailable, the unconnected ones. At most three nodes; may be empty.
+  std::string reason_of(error_code why) const;
   bool is_connecting() const;  ///< Whether a connection to a node is being made.
   /// Where memory of allocate() and the library's threads are; samples 512 pages, 0.1 ms.
   NumaStatus numa() const;

@@ -7,7 +7,6 @@
 #include "base/assert.h"
 #include "client/queue/completions.h"
 #include "client/thread/client_thread.h"
-#include "client/types/reason.h"
 
 namespace kv {
 namespace {
@@ -210,7 +209,7 @@ std::string reason_in(const Completion& end, Client& client) {
     for (const error_code& each : {end.sets->match.why, end.sets->get.why, end.sets->put.why}) why = why ? why : each;
   }
   try {
-    return why ? reason_of(why, client.nodes()) : std::string();
+    return why ? client.reason_of(why) : std::string();
   } catch (const std::exception&) {
     return {};
   }

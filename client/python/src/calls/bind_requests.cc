@@ -10,7 +10,6 @@
 #include "base/checksum.h"
 #include "client/python/src/calls/calls.h"
 #include "client/python/src/waits.h"
-#include "client/types/reason.h"
 #include "index/name_groups.h"
 
 namespace kv::python {
@@ -112,7 +111,7 @@ Async<Told<MissReport>> explain(Client& client, Space space, Hashes hashes, std:
   const auto report = co_await client.why(space, hashes, deadline, control);
   if (!report) co_return report.error();
   Told<MissReport> told{*report, {}};
-  if (told.why) told.reason = reason_of(told.why, client.nodes());
+  if (told.why) told.reason = client.reason_of(told.why);
   co_return told;
 }
 
