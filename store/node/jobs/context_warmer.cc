@@ -104,7 +104,7 @@ asio::awaitable<bool> ContextWarmer::bring(ContextDesk::WarmWork work) {
     const bool goes_on = node_.store.with([&](Store& store) {
       // Warming may have been cancelled, and a block that was dropped meanwhile must not come back this way.
       if (!store.is_warming(work.context) || !store.is_on_disk(on_disk)) return false;
-      return store.commit(put, block.checksums, node_.clock.now()) != PutDesk::CommitStatus::kRefused;
+      return store.commit(put, block.checksums, node_.clock.now()) != CommitStatus::kRefused;
     });
     if (!goes_on) break;
     ++committed;

@@ -118,15 +118,15 @@ Result<OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bool& is_
     const GroupPart leading = leading_part(groups, order.hashes.size() - at, kOfferedPerLock);
     const auto part = order.hashes.subspan(at, leading.name_count);
     // If the disk is unreadable, new copies of its blocks are welcome.
-    const PutDesk::SetOfferOptions options{.session = session_->id,
-                                           .lengths = order.lengths.subspan(at, part.size()),
-                                           .may_lose = may_lose,
-                                           .promote = node.disk_worker == nullptr || !node.disk_worker->can_read(),
-                                           .put = whole.put,
-                                           .first = static_cast<std::uint32_t>(at),
-                                           .is_part = at + part.size() < order.hashes.size(),
-                                           .group_counts = groups.first(leading.group_count),
-                                           .hint = order.hint};
+    const SetPuts::OfferOptions options{.session = session_->id,
+                                        .lengths = order.lengths.subspan(at, part.size()),
+                                        .may_lose = may_lose,
+                                        .promote = node.disk_worker == nullptr || !node.disk_worker->can_read(),
+                                        .put = whole.put,
+                                        .first = static_cast<std::uint32_t>(at),
+                                        .is_part = at + part.size() < order.hashes.size(),
+                                        .group_counts = groups.first(leading.group_count),
+                                        .hint = order.hint};
     auto plan = node.store.with(&about_.phases, [&](Store& store) {
       auto offered = store.offer_set(space_, part, options, began_);
       if (!offered && whole.put != PutId{}) store.end_put(whole.put);
@@ -483,13 +483,13 @@ std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<con
 }
 
 /// Records the result of incoming block i.
-void Put::count_result(std::size_t i, PutDesk::CommitStatus status) {
+void Put::count_result(std::size_t i, CommitStatus status) {
   Outcome result = kResultRefused;
   switch (status) {
-    case PutDesk::CommitStatus::kStored: result = kResultStored, ++stored_; break;
-    case PutDesk::CommitStatus::kAlreadyStored: result = kResultAlready, ++already_stored_; break;
-    case PutDesk::CommitStatus::kConflict: result = kResultConflict, ++refused_late_; break;
-    case PutDesk::CommitStatus::kRefused: ++refused_late_; break;
+    case CommitStatus::kStored: result = kResultStored, ++stored_; break;
+    case CommitStatus::kAlreadyStored: result = kResultAlready, ++already_stored_; break;
+    case CommitStatus::kConflict: result = kResultConflict, ++refused_late_; break;
+    case CommitStatus::kRefused: ++refused_late_; break;
   }
   if (is_set_) results_[plan_.incoming[i].index] = result;
 }

@@ -124,7 +124,7 @@ class Put : public std::enable_shared_from_this<Put> {
                                       std::span<const std::uint64_t> claimed) const;
   void commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);
   std::size_t commit_groups(std::size_t first, std::size_t end, std::span<const std::uint64_t>& claimed);
-  void count_result(std::size_t i, PutDesk::CommitStatus status);
+  void count_result(std::size_t i, CommitStatus status);
   std::span<const IncomingBlock> incoming(std::size_t first, std::size_t count) const;
   std::size_t stripes_of(const IncomingBlock& block) const {
     return is_set_ ? stripe_count(block.bytes.size()) : stripes_;
