@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "store/node/session/core/store_guards.h"
-#include "store/node/session/requests/read_ahead.h"
+#include "store/node/session/transfers/read_ahead.h"
+#include "store/node/store_guards.h"
 #include "store/node/threads/thread_border.h"
 
 namespace kv {

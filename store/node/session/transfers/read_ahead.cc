@@ -1,4 +1,4 @@
-#include "store/node/session/requests/read_ahead.h"
+#include "store/node/session/transfers/read_ahead.h"
 
 #include <spdlog/spdlog.h>
 
