@@ -1,15 +1,12 @@
 #include "store/node/jobs/context_warmer.h"
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/post.hpp>
 #include <cstring>
 #include <utility>
 
 #include "base/assert.h"
 #include "store/node/session/transfers/read_ahead.h"
 #include "store/node/store_guards.h"
-#include "store/node/threads/thread_border.h"
 
 namespace kv {
 namespace {
@@ -127,18 +124,6 @@ std::vector<NodeMetrics::Value> ContextWarmer::stats() const {
   return {{"contexts_warming", warming, false, "Contexts of which blocks are brought from disk to memory"},
           {"context_warmed_blocks", blocks_, true, "Blocks of contexts brought from disk to memory ahead of need"},
           {"context_warmed_bytes", bytes_, true, "Bytes of these"}};
-}
-
-ContextWarmerThread::ContextWarmerThread(asio::io_context& context, NodeContext& node, std::uint64_t bytes_per_second)
-    : context_(context), warmer_(context.get_executor(), node, bytes_per_second) {
-  asio::co_spawn(context_, warmer_.run(), BorderOf{NodeThread::kWarmer});
-  thread_ = std::thread([this] { run_within_border(NodeThread::kWarmer, context_); });
-}
-
-void ContextWarmerThread::stop() {
-  if (!thread_.joinable()) return;
-  asio::post(context_, [this] { warmer_.stop(); });
-  thread_.join();
 }
 
 }  // namespace kv
