@@ -7,7 +7,6 @@
 #include "client/python/src/calls/results.h"
 #include "client/python/src/waits.h"
 #include "client/types/miss_report.h"
-#include "client/types/reason.h"
 
 namespace kv::python {
 namespace {
@@ -17,7 +16,7 @@ Async<Told<MissReport>> explain(Client& client, Space space, Hashes hashes, std:
   const auto report = co_await client.why(space, hashes, deadline, control);
   if (!report) co_return report.error();
   Told<MissReport> told{*report, {}};
-  if (told.why) told.reason = reason_of(told.why, client.nodes());
+  if (told.why) told.reason = client.reason_of(told.why);
   co_return told;
 }
 
