@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/text/printable.h"
 #include "client/core/client_core.h"
 #include "client/link/ping_call.h"
 
@@ -36,9 +37,7 @@ class AdminCall final : public Call {
       return Errc::kTooLarge;
     auto& builder = session.shared().new_request();
     const auto path = builder.CreateString(question->path), query = builder.CreateString(question->query);
-    builder.Finish(wire::CreateAdminRequest(builder, path, query));
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, wire::CreateAdminRequest(builder, path, query));
   }
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::AdminResponse>(frame.table);
@@ -154,8 +153,7 @@ Async<std::vector<NodeAnswer>> Client::ask(NodeQuestion question, std::chrono::m
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].answer.name = core.links[links[i]]->config().name;  // the map may change meanwhile
     calls[i].question = &question;
-    calls[i].bundle = &bundle;
-    core.links[links[i]]->start(calls[i], until);
+    core.start(calls[i], links[i], bundle, until);
   }
   co_await wait_all(bundle);
   std::vector<NodeAnswer> answers;
@@ -193,6 +191,21 @@ std::vector<NodeStatus> Client::nodes() const {
     nodes.back().hedge_wins = reads.wins;
   }
   return nodes;
+}
+
+std::string Client::reason_of(error_code why) const {
+  constexpr std::size_t kNamedMax = 3;
+  std::string text;
+  std::size_t count = 0;
+  for (const NodeStatus& node : nodes()) {
+    const bool is_meant = why == Errc::kUnavailable ? !node.connected : bool(node.last_error) && node.last_error == why;
+    if (!is_meant || ++count > kNamedMax) continue;
+    text += text.empty() ? "" : "; ";
+    text +=
+        node.endpoint + ": " + (node.last_error_text.empty() ? "not connected yet" : printable(node.last_error_text));
+  }
+  if (count > kNamedMax) text += "; and " + std::to_string(count - kNamedMax) + " more nodes";
+  return text;
 }
 
 bool Client::is_connecting() const {

@@ -12,7 +12,7 @@
 // Rooms, from the top. Each includes only those below it (docs/architecture.md has the arrows):
 //   kvstore.h             the C ABI, over c/
 //   blocking_client.h     a call made and waited for, from any thread: on that thread while nothing else is in flight
-//   completion_queue.h    calls without blocking: submit requests, then reap completions; queue/ has its parts, load.h its load
+//   completion_queue.h    calls without blocking: submit requests, then reap completions; queue/ has its parts
 //   request.h             a call as a value, and its completions
 //   archive/              a context as a file
 //   thread/               a client with a thread to run it on
@@ -109,13 +109,13 @@ class Client {
   // order, and each node gets one request for all its blocks. match, get and put on a set are kUnsupported, as are the
   // calls below on a chain; touch, retain, unretain and drop apply to each hash.
   /// Returns which of `hashes` are held, and their lengths. Errors: as match.
-  Async<SetMatchResult> match_set(Space set, Hashes hashes, SetMatchOptions options);
+  Async<SetMatchResult> match_set(Space set, Hashes hashes, MatchOptions options);
   /// Copies the blocks that are held into memory, hash i to blocks[i], which may be longer or shorter than the block; a
   /// block that does not fit is not sent. Memory as in get; a device's is kUnsupported.
-  Async<SetGetResult> get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options);
+  Async<SetGetResult> get_set(Space set, Hashes hashes, TargetBlocks blocks, GetOptions options);
   /// Stores each block whose name is not held yet, block i from all of blocks[i]: 1 to block_bytes(set) bytes. A held
   /// name keeps its block. Otherwise as put.
-  Async<SetPutResult> put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options);
+  Async<SetPutResult> put_set(Space set, Hashes hashes, SourceBlocks blocks, PutOptions options);
 
   /// touch marks the prefix as used; retain keeps it from eviction until unretain or drop; drop removes the last block
   /// of the chain with all below it (no hashes: the namespace). Return the number of blocks, summed over the nodes.
@@ -162,6 +162,9 @@ class Client {
   /// Round trip to each node, in node order; negative after a failure, with NodeStatus::last_error.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});
   std::vector<NodeStatus> nodes() const;
+  /// What is behind an error, for people: the nodes that last had it, with their texts, as in "tcp://a:7400: connect:
+  /// Connection refused"; for kUnavailable, the unconnected ones. At most three nodes; may be empty.
+  std::string reason_of(error_code why) const;
   bool is_connecting() const;  ///< Whether a connection to a node is being made.
   /// Where memory of allocate() and the library's threads are; samples 512 pages, 0.1 ms.
   NumaStatus numa() const;

@@ -11,41 +11,22 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <new>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
 #include "base/assert.h"
 #include "client/blocking_client.h"
-#include "client/load.h"
 #include "client/queue/call_entry.h"
 #include "client/queue/call_table.h"
 #include "client/queue/completions.h"
 #include "client/queue/handoff_list.h"
+#include "client/queue/serve_call.h"
 #include "client/thread/client_thread.h"
-#include "client/types/reason.h"
 #include "transport/forked.h"
 
 namespace kv {
 namespace {
-
-/// Takes over a call's result. Returns why it failed, or kCancelled if it was cut short.
-template <class T>
-error_code keep(Result<T>&& result, T& to) {
-  if (!result) return result.error();
-  to = *std::move(result);
-  if constexpr (requires { to.why; }) return to.why == Errc::kCancelled ? to.why : error_code();
-  return {};
-}
-template <class T>
-error_code keep(Result<T>&& result, T SetResults::*member, Completion& end) {
-  if (!result) return result.error();
-  SetResults sets;
-  const error_code error = keep(std::move(result), sets.*member);
-  end.sets = std::make_shared<const SetResults>(std::move(sets));
-  return error;
-}
 
 /// Calls started per turn of the I/O thread: starting one takes some microseconds.
 constexpr std::size_t kStartsPerTurn = 16;
@@ -58,51 +39,6 @@ CompletionQueueOptions checked(CompletionQueueOptions options) {
   return options;
 }
 
-template <class Byte>
-std::size_t total_bytes(std::span<const std::span<Byte>> blocks) {
-  std::size_t bytes = 0;
-  for (const std::span<Byte> block : blocks) {
-    if (block.size() > PTRDIFF_MAX - bytes) return PTRDIFF_MAX;  // over any bytes_max, even with the copies
-    bytes += block.size();
-  }
-  return bytes;
-}
-
-/// Memory that a submit of `request` counts, besides copies: its blocks, and results by name.
-std::size_t data_bytes(const Request& request) {
-  const std::size_t blocks = total_bytes(request.to) + total_bytes(request.from);
-  switch (request.op) {
-    case Op::kMatchSet: return request.hashes.size() * (sizeof(Held) + sizeof(std::uint32_t));
-    case Op::kGetSet: return blocks + request.hashes.size() * sizeof(SetGetBlock);
-    case Op::kPutSet: return blocks + request.hashes.size() * sizeof(SetPutBlock);
-    default: return blocks;
-  }
-}
-
-/// Whether each hash has its block, if the operation moves blocks.
-bool has_blocks(const Request& request) {
-  switch (request.op) {
-    case Op::kGet:
-    case Op::kLoad:
-    case Op::kGetSet: return request.to.size() == request.hashes.size();
-    case Op::kPut:
-    case Op::kPutSet: return request.from.size() == request.hashes.size();
-    default: return true;
-  }
-}
-
-/// Calls visit(list) for each list that a submit copies.
-template <class AnyRequest, class Visit>
-void for_each_list(AnyRequest& request, Visit visit) {
-  visit(request.hashes);
-  visit(request.to);
-  visit(request.from);
-  visit(request.token_ids);
-  visit(request.extras);
-  visit(request.segment_ends);
-  visit(request.group_counts);
-}
-
 /// For gets with segments and without a callback: a callback that makes completions.
 SegmentCallback to_tell(CallEntry& entry) {
   const auto tell = [](void* context, std::size_t segment, std::size_t block_count) {
@@ -110,52 +46,6 @@ SegmentCallback to_tell(CallEntry& entry) {
     told.completions->tell_segment(told, segment, block_count);
   };
   return {tell, &entry};
-}
-
-/// The end of a call whose deadline passed before any node was asked.
-error_code end_late(Op op, std::size_t count, Completion& end) {
-  const error_code why = asio::error::timed_out;
-  SetResults sets;
-  switch (op) {
-    case Op::kMatch:
-    case Op::kGet:
-    case Op::kLoad:
-    case Op::kPut:
-      end.match.why = end.get.why = end.put.why = why;
-      end.put.refused = count;
-      return {};
-    case Op::kMatchSet:
-      sets.match.held.resize(count, Held::kNowhere);
-      sets.match.block_bytes.resize(count, 0);
-      sets.match.why = why;
-      break;
-    case Op::kGetSet:
-      sets.get.blocks.resize(count, {.why = why});
-      sets.get.why = why;
-      break;
-    case Op::kPutSet:
-      sets.put.blocks.resize(count, SetPutBlock::kRefused);
-      sets.put.refused = count;
-      sets.put.why = why;
-      break;
-    default: return why;
-  }
-  end.sets = std::make_shared<const SetResults>(std::move(sets));
-  return {};
-}
-
-/// The text for Completion::reason. Told now, since a node's last error may change; empty if that fails.
-std::string reason_in(const Completion& end, Client& client) {
-  error_code why = end.error;
-  for (const error_code& each : {end.match.why, end.get.why, end.put.why}) why = why ? why : each;
-  if (!why && end.sets) {
-    for (const error_code& each : {end.sets->match.why, end.sets->get.why, end.sets->put.why}) why = why ? why : each;
-  }
-  try {
-    return why ? reason_of(why, client.nodes()) : std::string();
-  } catch (const std::exception&) {
-    return {};
-  }
 }
 
 }  // namespace
@@ -187,7 +77,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   Result<CallId> submit(const Request& request) {
     if (is_forked()) return error_code(Errc::kForked);
-    const auto copied = copied_bytes(request);
+    const auto copied = ArgumentStore::bytes_of(request, options.bytes_max);
     if (!copied) return copied.error();
     // Before an entry is taken: these may throw.
     std::optional<NamespaceRecord> record;
@@ -197,11 +87,10 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     const auto taken = take_entry(request, *copied + data_bytes(request));
     if (!taken) return taken.error();
     CallEntry& entry = **taken;
-    if (!entry.arguments.reserve(*copied)) {
+    if (!entry.arguments.take_over(entry.request, *copied)) {
       table.give_back(entry);
       return error_code(boost::system::errc::not_enough_memory, boost::system::generic_category());
     }
-    for_each_list(entry.request, [&](auto& list) { list = entry.arguments.copy(list); });
     entry.record = std::move(record);
     entry.work = std::move(work);
     if (entry.record) entry.request.record = &*entry.record;
@@ -274,8 +163,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   // -- the I/O thread
 
   bool has_work() const override {
-    return !submitted_.is_empty() || !cancelled_.is_empty() || starting_ != nullptr ||
-           (is_closed_.load(std::memory_order_seq_cst) && !has_closed_);
+    return !submitted_.is_empty() || !cancelled_.is_empty() || starting_ != nullptr || (is_closed() && !has_closed_);
   }
 
   bool is_running() const override { return running_count_ > 0 || starting_ != nullptr; }
@@ -293,7 +181,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
       if (entry.progress == CallEntry::Progress::kNone) continue;
       if (is_wished_away(entry)) entry.cancellation->cancel();
     }
-    if (is_closed_.load(std::memory_order_seq_cst) && !std::exchange(has_closed_, true)) {
+    if (is_closed() && !std::exchange(has_closed_, true)) {
       for (std::size_t i = 0; i < table.size(); ++i) {
         if (table[i].progress != CallEntry::Progress::kNone) table[i].cancellation->cancel();
       }
@@ -333,23 +221,11 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   const std::shared_ptr<const SpaceSizes> space_sizes;
 
  private:
-  /// Of a request's lists that a submit copies. Errors: kTooLarge for a list beyond any limit; shorter sums fit.
-  Result<std::size_t> copied_bytes(const Request& request) const {
-    const std::size_t bytes_max = std::min<std::size_t>(options.bytes_max, PTRDIFF_MAX / 16);
-    std::size_t bytes = request.record != nullptr ? request.record->text().size() : 0;
-    bool fits = true;
-    for_each_list(request, [&](const auto& list) {
-      fits &= list.size() <= bytes_max / sizeof(list[0]);
-      bytes += fits ? ArgumentStore::bytes_of(list) : 0;
-    });
-    return fits ? Result<std::size_t>(bytes) : error_code(Errc::kTooLarge);
-  }
-
-  error_code why_closed() const { return why_closed_.load(std::memory_order_acquire); }
+  bool is_closed() const { return why_closed_.load(std::memory_order_seq_cst) != Errc{}; }
 
   /// An entry for a checked call, which borrows its arguments.
   Result<CallEntry*> take_entry(const Request& request, std::size_t bytes) {
-    if (is_closed_.load(std::memory_order_acquire)) return why_closed();
+    if (is_closed()) return error_code(why_closed_.load());
     if (request.deadline > kDeadlineMax || !has_blocks(request)) return error_code(Errc::kBadRequest);
     const auto taken = table.take(bytes);
     if (!taken) return taken.error();
@@ -373,13 +249,17 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   void end_if_over() {
     // The queue closes before the I/O thread's last look, and this look follows the push: one of the two sees the
     // other.
-    if (is_closed_.load(std::memory_order_seq_cst)) refuse_submitted_if_over();
+    if (!is_closed()) return;
+    {
+      const std::lock_guard lock(over_mutex_);
+      if (!is_over_) return;  // the I/O thread will look again
+    }
+    refuse_submitted();
   }
 
   void close(Errc why) {
     Errc none{};
-    why_closed_.compare_exchange_strong(none, why, std::memory_order_acq_rel);
-    is_closed_.store(true, std::memory_order_seq_cst);
+    why_closed_.compare_exchange_strong(none, why, std::memory_order_seq_cst);
   }
 
   static bool is_wished_away(const CallEntry& entry) {
@@ -412,23 +292,15 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   }
 
   static asio::awaitable<void> run(std::shared_ptr<Impl> self, CallEntry& entry) {
-    const error_code error = co_await self->serve(entry);
+    const error_code error = co_await serve_call(*self->thread_, entry, self->options.wait_while_away);
     const bool has_waiter = entry.waiter != nullptr;
     KV_ASSERT(self->running_count_ > 0);
     --self->running_count_;
-    self->end(entry, error);  // 3: serve() has been destroyed
+    self->end(entry, error);  // 3: serve_call() has been destroyed
     if (self->thread_ != nullptr) {
       has_waiter ? self->thread_->expect_caller() : self->thread_->linger(/*is_busy=*/self->running_count_ > 0);
     }
     self->end_if_idle();
-  }
-
-  /// Makes the call, with its results in entry.end.
-  asio::awaitable<error_code> serve(CallEntry& entry);
-  asio::awaitable<error_code> serve_list(CallEntry& entry, std::chrono::microseconds left, CallControl control);
-  asio::awaitable<error_code> load(CallEntry& entry, std::chrono::microseconds left, CallControl control);
-  static std::chrono::microseconds time_left(const CallEntry& entry) {
-    return std::chrono::duration_cast<std::chrono::microseconds>(entry.until - std::chrono::steady_clock::now());
   }
 
   /// Polls for the end of a call that another thread makes, as BlockingOptions::busy_poll asks.
@@ -473,8 +345,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   }
 
   void end_if_idle() {
-    if (!is_closed_.load(std::memory_order_relaxed) || running_count_ > 0 || starting_ != nullptr) return;
-    if (thread_ == nullptr) return;
+    if (!is_closed() || running_count_ > 0 || starting_ != nullptr || thread_ == nullptr) return;
     thread_->detach(*this);
     const auto done = std::exchange(done_, nullptr);
     be_over();
@@ -489,19 +360,11 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     over_.notify_all();
   }
 
-  void refuse_submitted_if_over() {
-    {
-      const std::lock_guard lock(over_mutex_);
-      if (!is_over_) return;  // the I/O thread will look again
-    }
-    refuse_submitted();
-  }
-
   /// 1: ends calls pushed too late for the I/O thread.
   void refuse_submitted() {
     for (CallEntry* entry = submitted_.take_all(); entry != nullptr;) {
       CallEntry* const next = entry->next_submitted;
-      end(*entry, why_closed());
+      end(*entry, why_closed_.load());
       entry = next;
     }
   }
@@ -513,162 +376,20 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   ClientThread* thread_;      ///< The I/O thread's; null once the queue is over.
   HandoffList<CallEntry, &CallEntry::next_submitted> submitted_;
   HandoffList<CallEntry, &CallEntry::next_cancelled> cancelled_;
-  std::atomic<bool> is_closed_{false}, is_disabled_{false};
-  std::atomic<Errc> why_closed_{};
+  std::atomic<Errc> why_closed_{};  ///< Errc{}: open.
+  std::atomic<bool> is_disabled_{false};
 
   // The I/O thread's.
   CallEntry* starting_ = nullptr;  ///< Taken and not started, linked by next_submitted.
   CallEntry* starting_last_ = nullptr;
   std::size_t running_count_ = 0;
-  bool has_closed_ = false;  ///< It has seen is_closed_, and cancelled all calls.
+  bool has_closed_ = false;  ///< It has seen is_closed(), and cancelled all calls.
   std::function<void()> done_;
 
   std::mutex over_mutex_;
   std::condition_variable over_;
   bool is_over_ = false;
 };
-
-// -- what a call does
-
-namespace {
-
-/// Of `Options`, what most kinds have, from the request.
-template <class Options>
-Options options_of(const Request& request, std::chrono::microseconds left, CallControl control) {
-  Options options{};
-  options.deadline = left;
-  options.control = control;
-  if constexpr (requires { options.reuse; }) options.reuse = request.reuse;
-  if constexpr (requires { options.prefetch; }) {
-    options.lease = request.wants_lease;
-    options.prefetch = request.prefetch;
-  } else if constexpr (requires { options.lease; }) {
-    options.lease = request.lease;
-  }
-  if constexpr (requires { options.memory_only; }) options.memory_only = request.memory_only;
-  if constexpr (requires { options.token_ids; }) {
-    options.token_ids = request.token_ids;
-    options.extras = request.extras;
-  }
-  if constexpr (requires { options.segment_ends; }) {
-    options.segment_ends = request.segment_ends;
-    options.on_segment = request.on_segment;
-    options.checksums = request.checksums;
-  }
-  if constexpr (requires { options.group_counts; }) options.group_counts = request.group_counts;
-  return options;
-}
-
-}  // namespace
-
-asio::awaitable<error_code> CompletionQueue::Impl::serve(CallEntry& entry) {
-  const Request& request = entry.request;
-  Client& client = thread_->client();
-  Completion& end = entry.end;
-  const bool is_late = time_left(entry) <= std::chrono::microseconds(0);
-  const auto left = std::max(time_left(entry), std::chrono::microseconds(0));
-  CallControl control;
-  control.at_once = !options.wait_while_away;
-  control.cancellation = &*entry.cancellation;
-  control.trace = request.trace;
-  if (control.is_cancelled()) co_return Errc::kCancelled;
-  if (request.work != nullptr) {
-    auto made = (*request.work)(client, control);
-    auto done = co_await std::move(made);
-    co_return keep(std::move(done), end.count);
-  }
-  if (request.op == Op::kRelease) {
-    client.release(request.lease);
-    co_return error_code();
-  }
-  if (request.op == Op::kOpen) {
-    if (request.record == nullptr) co_return Errc::kBadRequest;
-    control.at_once = false;  // may wait for a node until its deadline
-    NamespaceRecord record = *request.record;
-    auto opened = co_await thread_->open(std::move(record), left, control);
-    co_return keep(std::move(opened), end.space);
-  }
-  // The call's turn came too late. Asking the nodes would count against them.
-  if (is_late && entry.waiter == nullptr) co_return end_late(request.op, request.hashes.size(), end);
-  switch (request.op) {
-    case Op::kWaitOpen: {
-      control.at_once = false;
-      const auto waited = co_await client.wait_open(request.space, left, control);
-      co_return waited ? error_code() : waited.error();
-    }
-    case Op::kLend: co_return keep(co_await client.lend(request.memory, left, control), end.count);
-    case Op::kRemoveDeviceMemory: {
-      const auto removed = co_await client.remove_device_memory(request.memory, left, control);
-      co_return removed ? error_code() : removed.error();
-    }
-    default: {
-      const error_code error = co_await serve_list(entry, left, control);
-      co_return error;
-    }
-  }
-}
-
-/// Calls on a list of hashes.
-asio::awaitable<error_code> CompletionQueue::Impl::serve_list(CallEntry& entry, std::chrono::microseconds left,
-                                                              CallControl control) {
-  const Request& request = entry.request;
-  const Space space = request.space;
-  const Hashes hashes = request.hashes;
-  Client& client = thread_->client();
-  Completion& end = entry.end;
-  switch (request.op) {
-    case Op::kMatch: {
-      const auto given = options_of<MatchOptions>(request, left, control);
-      co_return keep(co_await client.match(space, hashes, given), end.match);
-    }
-    case Op::kGet: {
-      const auto given = options_of<GetOptions>(request, left, control);
-      co_return keep(co_await client.get(space, hashes, request.to, given), end.get);
-    }
-    case Op::kLoad: {
-      const error_code error = co_await load(entry, left, control);
-      co_return error;
-    }
-    case Op::kPut: {
-      auto given = options_of<PutOptions>(request, left, control);
-      given.checksums = request.checksums_of_from;
-      co_return keep(co_await client.put(space, hashes, request.from, given), end.put);
-    }
-    case Op::kMatchSet: {
-      const auto given = options_of<SetMatchOptions>(request, left, control);
-      co_return keep(co_await client.match_set(space, hashes, given), &SetResults::match, end);
-    }
-    case Op::kGetSet: {
-      const auto given = options_of<SetGetOptions>(request, left, control);
-      co_return keep(co_await client.get_set(space, hashes, request.to, given), &SetResults::get, end);
-    }
-    case Op::kPutSet: {
-      const auto given = options_of<SetPutOptions>(request, left, control);
-      co_return keep(co_await client.put_set(space, hashes, request.from, given), &SetResults::put, end);
-    }
-    case Op::kTouch: co_return keep(co_await client.touch(space, hashes, left, control), end.count);
-    case Op::kRetain: co_return keep(co_await client.retain(space, hashes, left, control), end.count);
-    case Op::kUnretain: co_return keep(co_await client.unretain(space, hashes, left, control), end.count);
-    case Op::kDrop: co_return keep(co_await client.drop(space, hashes, left, control), end.drop);
-    default: co_return Errc::kBadRequest;  // without `work`
-  }
-}
-
-asio::awaitable<error_code> CompletionQueue::Impl::load(CallEntry& entry, std::chrono::microseconds left,
-                                                        CallControl control) {
-  const Request& request = entry.request;
-  auto given = options_of<LoadOptions>(request, left, control);
-  given.block_count_min = request.block_count_min;
-  const std::function<void(const MatchResult&)> on_match = [this, &entry](const MatchResult& match) {
-    entry.end.match = match;
-    entry.end.get.why = match.why;
-    if (entry.request.tell_match && entry.waiter == nullptr) completions.tell_matched(entry, match);
-  };
-  auto loaded = co_await kv::load(thread_->client(), request.space, request.hashes, request.to, given, &on_match);
-  if (!loaded) co_return loaded.error();
-  entry.end.get = loaded->get;
-  co_return entry.end.get.why == Errc::kCancelled ? entry.end.get.why : error_code();
-}
 
 // -- the interface
 

@@ -1,6 +1,5 @@
 #include "gpu/named_layouts.h"
 
-#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <limits>

@@ -188,16 +188,16 @@ class Store {
   Result<OfferPlan> offer(SpaceId space, Hashes hashes, const PutDesk::OfferOptions& options, TimePoint now) {
     return puts_.offer(space, hashes, options, now);
   }
-  Result<OfferPlan> offer_set(SpaceId set, Hashes hashes, const PutDesk::SetOfferOptions& options, TimePoint now) {
+  Result<OfferPlan> offer_set(SpaceId set, Hashes hashes, const SetPuts::OfferOptions& options, TimePoint now) {
     return puts_.offer_set(set, hashes, options, now);
   }
   Result<OfferPlan> offer_more(PutId put, TimePoint now, bool may_lose = true) {
     return puts_.offer_more(put, now, may_lose);
   }
-  PutDesk::CommitStatus commit(PutId put, std::span<const std::uint64_t> checksums, TimePoint now) {
+  CommitStatus commit(PutId put, std::span<const std::uint64_t> checksums, TimePoint now) {
     return puts_.commit(put, checksums, now);
   }
-  std::vector<PutDesk::CommitStatus> commit_group(PutId put, std::span<const std::uint64_t> checksums, TimePoint now) {
+  std::vector<CommitStatus> commit_group(PutId put, std::span<const std::uint64_t> checksums, TimePoint now) {
     return puts_.commit_group(put, checksums, now);
   }
   void end_put(PutId put) { puts_.end_put(put); }

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <random>
-#include <utility>
 
 #include "index/block_hash.h"
 
@@ -36,38 +35,35 @@ Result<void, Failure> check_place(const std::string& path, bool replaces) {
 
 }  // namespace
 
-Result<NewArchiveFile, Failure> NewArchiveFile::create(const std::string& path, bool replaces) {
+Result<void, Failure> NewArchiveFile::create(const std::string& path, bool replaces) {
   if (const auto place = check_place(path, replaces); !place) return place.error();
+  path_ = path;
+  replaces_ = replaces;
   const std::filesystem::path whole(path);
   if (!whole.has_filename()) return Failure(Errc::kBadRequest, "'" + path + "' names no file");
-  const std::string folder = whole.has_parent_path() ? whole.parent_path().string() : ".";
+  folder_ = whole.has_parent_path() ? whole.parent_path().string() : ".";
   std::random_device random;
   for (int tries = 0; tries < 100; ++tries) {
     const std::array<std::uint32_t, 2> number = {random(), random()};
     const std::string temporary =
-        folder + "/." + whole.filename().string() + "." + to_hex(std::as_bytes(std::span(number)));
-    const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (file >= 0) return NewArchiveFile(path, folder, temporary, replaces, file);
+        folder_ + "/." + whole.filename().string() + "." + to_hex(std::as_bytes(std::span(number)));
+    file_ = Descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (file_) {
+      temporary_ = temporary;
+      return {};
+    }
     if (errno != EEXIST) return file_failure(temporary);
   }
   return file_failure(path);
 }
 
-NewArchiveFile::NewArchiveFile(NewArchiveFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      folder_(std::move(other.folder_)),
-      temporary_(std::exchange(other.temporary_, {})),
-      replaces_(other.replaces_),
-      file_(std::exchange(other.file_, -1)) {}
-
 NewArchiveFile::~NewArchiveFile() {
-  if (file_ >= 0) ::close(file_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 Result<void, Failure> NewArchiveFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t count = ::write(file_, bytes.data(), bytes.size());
+    const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return file_failure(path_);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
@@ -76,7 +72,7 @@ Result<void, Failure> NewArchiveFile::write(std::span<const std::byte> bytes) {
 }
 
 Result<void, Failure> NewArchiveFile::commit() {
-  if (::fsync(file_) != 0) return file_failure(path_);
+  if (::fsync(file_.get()) != 0) return file_failure(path_);
   if (const auto place = check_place(path_, replaces_); !place) return place.error();
   int named = ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), replaces_ ? 0 : RENAME_NOREPLACE);
   // Not every file system supports this. A second name does not replace files either.
@@ -87,42 +83,31 @@ Result<void, Failure> NewArchiveFile::commit() {
   if (named != 0) return file_failure(path_);
   temporary_.clear();
   // The name is durable once the folder is synced.
-  const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool is_safe = folder >= 0 && ::fsync(folder) == 0;
-  const Failure failure = is_safe ? Failure() : file_failure(folder_);
-  if (folder >= 0) ::close(folder);
-  if (!is_safe) return failure;
+  const Descriptor folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder || ::fsync(folder.get()) != 0) return file_failure(folder_);
   return {};
 }
 
-Result<OldArchiveFile, Failure> OldArchiveFile::open(const std::string& path) {
+Result<void, Failure> OldArchiveFile::open(const std::string& path) {
+  path_ = path;
   // Must not wait for the other end of a pipe.
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return file_failure(path);
-  OldArchiveFile opened(path, file);
+  file_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (::fstat(file, &status) != 0) return file_failure(path);
+  if (!file_ || ::fstat(file_.get(), &status) != 0) return file_failure(path);
   if (!S_ISREG(status.st_mode)) return Failure(Errc::kBadRequest, path + ": it is no file; it is read twice");
-  return opened;
-}
-
-OldArchiveFile::OldArchiveFile(OldArchiveFile&& other) noexcept
-    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
-
-OldArchiveFile::~OldArchiveFile() {
-  if (file_ >= 0) ::close(file_);
+  return {};
 }
 
 Result<std::size_t, Failure> OldArchiveFile::read(std::span<std::byte> to) {
   for (;;) {
-    const ssize_t count = ::read(file_, to.data(), to.size());
+    const ssize_t count = ::read(file_.get(), to.data(), to.size());
     if (count >= 0) return static_cast<std::size_t>(count);
     if (errno != EINTR) return file_failure(path_);
   }
 }
 
 Result<void, Failure> OldArchiveFile::go_to(std::uint64_t at) {
-  if (::lseek(file_, static_cast<off_t>(at), SEEK_SET) < 0) return file_failure(path_);
+  if (::lseek(file_.get(), static_cast<off_t>(at), SEEK_SET) < 0) return file_failure(path_);
   return {};
 }
 

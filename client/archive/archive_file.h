@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "client/archive/archive_form.h"
 
@@ -15,41 +16,31 @@ namespace kv {
 /// before that, it leaves no file. Error texts name the file.
 class NewArchiveFile {
  public:
-  static Result<NewArchiveFile, Failure> create(const std::string& path, bool replaces);
-  NewArchiveFile(NewArchiveFile&& other) noexcept;
-  NewArchiveFile& operator=(NewArchiveFile&&) = delete;
+  NewArchiveFile() = default;
   ~NewArchiveFile();
+  NewArchiveFile(const NewArchiveFile&) = delete;
+  NewArchiveFile& operator=(const NewArchiveFile&) = delete;
 
+  Result<void, Failure> create(const std::string& path, bool replaces);  ///< First.
   Result<void, Failure> write(std::span<const std::byte> bytes);
   /// Makes it durable, whole, under its name. A file created there meanwhile is an error, unless it may be replaced.
   Result<void, Failure> commit();
 
  private:
-  NewArchiveFile(std::string path, std::string folder, std::string temporary, bool replaces, int file)
-      : path_(std::move(path)),
-        folder_(std::move(folder)),
-        temporary_(std::move(temporary)),
-        replaces_(replaces),
-        file_(file) {}
   std::string path_, folder_, temporary_;
   bool replaces_ = false;
-  int file_ = -1;
+  Descriptor file_;
 };
 
 class OldArchiveFile final : public ArchiveSource {
  public:
-  static Result<OldArchiveFile, Failure> open(const std::string& path);
-  OldArchiveFile(OldArchiveFile&& other) noexcept;
-  OldArchiveFile& operator=(OldArchiveFile&&) = delete;
-  ~OldArchiveFile() override;
-
+  Result<void, Failure> open(const std::string& path);  ///< First.
   Result<std::size_t, Failure> read(std::span<std::byte> to) override;
   Result<void, Failure> go_to(std::uint64_t at);
 
  private:
-  OldArchiveFile(std::string path, int file) : path_(std::move(path)), file_(file) {}
   std::string path_;
-  int file_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace kv

@@ -193,7 +193,7 @@ Result<ArchiveHead, Failure> read_archive_head(std::string_view bytes) {
   head.written = std::chrono::microseconds(written);
   head.is_sliding = sliding == 1;
   head.hashes.resize(count);
-  std::memcpy(static_cast<void*>(head.hashes.data()), from.bytes.data(), from.bytes.size());
+  if (count > 0) std::memcpy(static_cast<void*>(head.hashes.data()), from.bytes.data(), from.bytes.size());
   if (const std::string what = wrong_head(head); !what.empty()) return wrong(what);
   return head;
 }

@@ -150,29 +150,42 @@ Failure in_file(const std::string& file, const Failure& failure) {
   return {failure.code, failure.text.starts_with(file) ? failure.text : file + ": " + failure.text};
 }
 
+ArchivedContext archived_of(const ArchiveHead& head, std::size_t head_bytes, bool is_signed,
+                            const NamedContext& context) {
+  return {.name = head.name,
+          .namespace_id = to_hex(head.record.id().bytes),
+          .blocks = head.hashes.size(),
+          .wanted_blocks = head.wanted_blocks,
+          .bytes = head.file_bytes(head_bytes) + (is_signed ? kArchiveDigestBytes : 0),
+          .is_signed = is_signed,
+          .context = context};
+}
+
 }  // namespace
 
 Result<ArchivedContext, Failure> export_context(BlockingClient& client, std::string_view name, const std::string& file,
                                                 const ContextExportOptions& options) {
-  const std::string called = "context '" + std::string(name) + "'";
+  const auto fail = [called = "context '" + std::string(name) + "'"](const Failure& why) {
+    return Failure(why.code, called + ": " + why.text);
+  };
   // Checked before any node is asked.
   const auto key = ArchiveKey::configured(options.key_file);
   if (!key) return key.error();
-  auto made = NewArchiveFile::create(file, options.replaces);
-  if (!made) return made.error();
+  NewArchiveFile made;
+  if (const auto created = made.create(file, options.replaces); !created) return created.error();
   const auto told = client.with([&](Client& each) { return each.tell_context(name, options.deadline); });
   if (!told) {
     if (told.error() == Errc::kMismatch)
-      return Failure(told.error(), called + ": nodes have different things under that name, or it has just changed");
-    return call_failure(called, told.error());
+      return fail({told.error(), "nodes have different things under that name, or it has just changed"});
+    return fail({told.error(), words_of(told.error())});
   }
   if (told->prefix_blocks == 0) {
-    return Failure(Errc::kUnsupported, called + ": whoever created it did not say in which order its blocks stand; " +
-                                           "create it again, then it can be exported");
+    return fail({Errc::kUnsupported,
+                 "whoever created it did not say in which order its blocks stand; create it again, then it can be "
+                 "exported"});
   }
   auto record = NamespaceRecord::parse(told->record);
-  if (!record) return Failure(Errc::kBadRequest, called + ": its record: " + record.error().text);
-  ArchivedContext archived;
+  if (!record) return fail({Errc::kBadRequest, "its record: " + record.error().text});
   ArchiveHead head;
   head.written =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch());
@@ -184,57 +197,45 @@ Result<ArchivedContext, Failure> export_context(BlockingClient& client, std::str
   head.priority = told->context.priority;
   head.wanted_blocks = static_cast<std::uint32_t>(told->prefix_blocks);
   head.hashes = told->hashes;
-  if (head.hashes.empty())
-    return Failure(Errc::kNotFound, called + ": the node that has its first block does not tell of it");
+  if (head.hashes.empty()) return fail({Errc::kNotFound, "the node that has its first block does not tell of it"});
   const auto space = open_space(client, head.record, options.deadline);
-  if (!space) return Failure(space.error().code, called + ": " + space.error().text);
+  if (!space) return fail(space.error());
   const auto count = count_there(client, *space, head.hashes, options.deadline);
-  if (!count) return Failure(count.error().code, called + ": " + count.error().text);
-  if (*count == 0 || (*count < told->prefix_blocks && !options.is_partial)) {
-    const Failure missing = none_there(*count, told->prefix_blocks);
-    return Failure(missing.code, called + ": " + missing.text);
-  }
+  if (!count) return fail(count.error());
+  if (*count == 0 || (*count < told->prefix_blocks && !options.is_partial))
+    return fail(none_there(*count, told->prefix_blocks));
   head.hashes.resize(*count);
-  if (const std::string wrong = wrong_head(head); !wrong.empty())
-    return Failure(Errc::kBadRequest, called + ": " + wrong);
+  if (const std::string wrong = wrong_head(head); !wrong.empty()) return fail({Errc::kBadRequest, wrong});
   const std::string begin = write_archive_head(head);
   ArchiveDigest digest;
   digest.add(std::as_bytes(std::span(begin)));
-  if (const auto written = made->write(std::as_bytes(std::span(begin))); !written) return written.error();
-  if (const auto written = write_blocks(client, *space, head, *made, digest, options); !written) {
-    const std::string& text = written.error().text;
-    return Failure(written.error().code, text.starts_with(file) ? text : called + ": " + text);
+  if (const auto written = made.write(std::as_bytes(std::span(begin))); !written) return written.error();
+  if (const auto written = write_blocks(client, *space, head, made, digest, options); !written) {
+    return written.error().text.starts_with(file) ? written.error() : fail(written.error());
   }
   const BlockHash end = digest.end();
-  if (const auto written = made->write(end.bytes); !written) return written.error();
+  if (const auto written = made.write(end.bytes); !written) return written.error();
   if (*key) {
-    if (const auto written = made->write((*key)->sign(end).bytes); !written) return written.error();
+    if (const auto written = made.write((*key)->sign(end).bytes); !written) return written.error();
   }
-  if (const auto named = made->commit(); !named) return named.error();
-  archived.name = head.name;
-  archived.namespace_id = to_hex(head.record.id().bytes);
-  archived.blocks = *count;
-  archived.bytes = head.file_bytes(begin.size()) + (*key ? kArchiveDigestBytes : 0);
-  archived.is_signed = key->has_value();
-  archived.wanted_blocks = told->prefix_blocks;
-  archived.context = told->context;
-  return archived;
+  if (const auto named = made.commit(); !named) return named.error();
+  return archived_of(head, begin.size(), key->has_value(), told->context);
 }
 
 Result<ArchivedContext, Failure> import_context(BlockingClient& client, const std::string& file,
                                                 const ContextImportOptions& options) {
   const auto key = ArchiveKey::configured(options.key_file);
   if (!key) return key.error();
-  auto source = OldArchiveFile::open(file);
-  if (!source) return source.error();
+  OldArchiveFile source;
+  if (const auto opened = source.open(file); !opened) return opened.error();
   const auto archive = check_archive(
-      *source, [&](std::size_t blocks, std::size_t of) { return goes_on(options.go_on, Step::kCheck, blocks, of); },
+      source, [&](std::size_t blocks, std::size_t of) { return goes_on(options.go_on, Step::kCheck, blocks, of); },
       *key ? &**key : nullptr);
   if (!archive) return in_file(file, archive.error());
   const ArchiveHead& head = archive->head;
   const auto space = open_space(client, head.record, options.deadline);
   if (!space) return in_file(file, space.error());
-  const auto stored = put_blocks(client, *space, *archive, *source, options);
+  const auto stored = put_blocks(client, *space, *archive, source, options);
   if (!stored) return in_file(file, stored.error());
   ContextTime as_before;
   as_before.ttl = head.ttl;
@@ -248,15 +249,9 @@ Result<ArchivedContext, Failure> import_context(BlockingClient& client, const st
   const auto created = client.with([&](Client& each) { return each.create_context(*space, head.hashes, asked); });
   if (!created)
     return call_failure("its blocks are stored, and the context '" + name + "' cannot be created", created.error());
-  ArchivedContext archived;
+  ArchivedContext archived = archived_of(head, archive->head_bytes, archive->is_signed, *created);
   archived.name = name;
-  archived.namespace_id = to_hex(head.record.id().bytes);
-  archived.blocks = head.hashes.size();
-  archived.wanted_blocks = head.wanted_blocks;
-  archived.bytes = head.file_bytes(archive->head_bytes) + (archive->is_signed ? kArchiveDigestBytes : 0);
-  archived.is_signed = archive->is_signed;
   archived.stored_blocks = *stored;
-  archived.context = *created;
   return archived;
 }
 

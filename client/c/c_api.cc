@@ -5,7 +5,6 @@
 #include <sstream>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/assert.h"
 #include "client/blocking_client.h"

@@ -77,8 +77,17 @@ void use_device(int number, Run* run, std::initializer_list<const kvs_cache*> ca
 }
 
 Rotation read_rotation(const kvs_operation& from, std::int64_t row_count) {
+  if (from.rope_style != KVS_NEOX && from.rope_style != KVS_GPTJ) {
+    refuse_value("operation: rope_style", from.rope_style, "KVS_NEOX or KVS_GPTJ");
+  }
   // Both sides of the rotation keep tables of a fixed size on the stack or in shared memory: kRotarySizeMax.
-  check_rotation("operation", from, kRotarySizeMax, "even, from 2 to 1024");
+  if (from.rotary_size < 2 || from.rotary_size % 2 != 0 || from.rotary_size > kRotarySizeMax) {
+    refuse_value("operation: rotary_size", from.rotary_size, "even, from 2 to 1024");
+  }
+  if (from.frequencies == nullptr) refuse(KVS_BAD_REQUEST, "operation: frequencies is NULL");
+  if (from.frequency_count != static_cast<std::size_t>(from.rotary_size / 2)) {
+    refuse_value("operation: frequency_count", static_cast<std::int64_t>(from.frequency_count), "half of rotary_size");
+  }
   if (from.deltas != nullptr && from.delta_count < static_cast<std::uint64_t>(row_count)) {
     refuse_value("operation: delta_count", static_cast<std::int64_t>(from.delta_count), "one for each row");
   }

@@ -37,21 +37,6 @@ int gpu_call(Body body) noexcept {
 /// "field: value is not allowed".
 [[noreturn]] void refuse_value(const std::string& field, std::int64_t value, const std::string& allowed);
 
-/// Refuses a wrong field of a rotation in the struct `name`.
-template <class Given>
-void check_rotation(const std::string& name, const Given& from, std::int64_t size_max, const std::string& sizes) {
-  if (from.rope_style != KVS_NEOX && from.rope_style != KVS_GPTJ) {
-    refuse_value(name + ": rope_style", from.rope_style, "KVS_NEOX or KVS_GPTJ");
-  }
-  if (from.rotary_size < 2 || from.rotary_size % 2 != 0 || from.rotary_size > size_max) {
-    refuse_value(name + ": rotary_size", from.rotary_size, sizes);
-  }
-  if (from.frequencies == nullptr) refuse(KVS_BAD_REQUEST, name + ": frequencies is NULL");
-  if (from.frequency_count != static_cast<std::size_t>(from.rotary_size / 2)) {
-    refuse_value(name + ": frequency_count", static_cast<std::int64_t>(from.frequency_count), "half of rotary_size");
-  }
-}
-
 /// Where a call runs. The caller's device, if named, is the thread's current one during this object's life.
 struct Run {
   /// `caches`: the call's, which must lie on the device that the caller names, if any.

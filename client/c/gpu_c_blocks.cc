@@ -1,5 +1,4 @@
 // client/c/gpu_c_blocks.cc: kvstore_gpu.h's calls with checksums, and those of pruned caches. Exceptions stop here.
-#include <vector>
 
 #include "base/checksum.h"
 #include "client/c/gpu_c_arguments.h"
@@ -7,7 +6,6 @@
 #include "gpu/plans/verified_plan.h"
 #include "gpu/verified.h"
 #include "index/block_hash.h"
-#include "index/namespace_record.h"
 
 namespace kv {
 namespace {

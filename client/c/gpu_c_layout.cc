@@ -1,4 +1,6 @@
 // client/c/gpu_c_layout.cc: kvstore_gpu.h's layouts and caches. Exceptions stop here.
+#include <algorithm>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -10,7 +12,7 @@
 namespace kv {
 namespace {
 
-using c_api::guarded, c_api::read_struct, c_api::refuse;
+using c_api::guarded, c_api::read_struct, c_api::refuse, c_api::refuse_value;
 
 static_assert(KVS_FP32 == static_cast<int>(Element::kFp32) && KVS_BYTE == static_cast<int>(Element::kByte));
 static_assert(KVS_E2M1X2 == static_cast<int>(Element::kE2M1x2) && KVS_ROLE_COUNT == kRoleCount);
@@ -39,12 +41,12 @@ constexpr ElementName kElementNames[] = {
     {"fp32", Element::kFp32},
 };
 
-// Elements are numbered without gaps from KVS_BYTE to KVS_FP32.
-bool is_element(int element) { return element >= KVS_BYTE && element <= KVS_FP32; }
+std::string up_to(int most) { return "from 0 to " + std::to_string(most); }
 
-[[noreturn]] void refuse_value(const char* field, int value, int most) {
-  refuse(KVS_BAD_REQUEST,
-         std::string(field) + ": " + std::to_string(value) + " is not from 0 to " + std::to_string(most));
+/// Elements are numbered without gaps from KVS_BYTE to KVS_FP32.
+Element read_element(const char* field, int element) {
+  if (element < KVS_BYTE || element > KVS_FP32) refuse_value(field, element, up_to(KVS_FP32));
+  return static_cast<Element>(element);
 }
 
 // The caller frees the result by the function of its kind. A cache has a copy of its layout: either may go first.
@@ -54,13 +56,13 @@ void give(Checked<Made> made, Handle** to) {
   *to = new Handle{*std::move(made)};
 }
 
-/// Runs `body` if the required handles are given; the result is null until it succeeds.
-template <class Handle, class... Given, class Body>
-int make(Handle** result, Body body, const Given*... given) {
+/// Runs `body` if all that it needs is given; the result is null until it succeeds.
+template <class Handle, class Body>
+int make(Handle** result, std::initializer_list<const void*> needed, Body body) {
   return guarded([&] {
     if (result == nullptr) refuse(KVS_BAD_REQUEST, "the result pointer is NULL");
     *result = nullptr;
-    if (((given == nullptr) || ... || false)) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
+    if (std::ranges::count(needed, nullptr) > 0) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     body();
   });
 }
@@ -73,17 +75,16 @@ Tensor read_tensor(const kvs_tensor& from) {
   to.axes = from.axes;
   // Before reading the shape, which has as many numbers as there are letters.
   if (to.axes.size() > 9) refuse(KVS_BAD_REQUEST, "tensors: axes: more letters than there are axes");
-  if (!is_element(from.element)) refuse_value("tensors: element", from.element, KVS_FP32);
+  to.element = read_element("tensors: element", from.element);
   if (from.role_count > kRoleCount) refuse(KVS_BAD_REQUEST, "tensors: more roles than there are");
   if (from.shares < 0 || from.shares > static_cast<std::int64_t>(kTensorsMax)) {
     refuse(KVS_BAD_REQUEST, "tensors: shares: there is no such allocation");
   }
   to.shape.assign(from.shape, from.shape + to.axes.size());
   if (from.strides != nullptr) to.strides.assign(from.strides, from.strides + to.axes.size());
-  to.element = static_cast<Element>(from.element);
   for (std::size_t i = 0; i < from.role_count; ++i) {
     if (from.roles[i] < 0 || from.roles[i] >= kRoleCount) {
-      refuse_value("tensors: roles", from.roles[i], kRoleCount - 1);
+      refuse_value("tensors: roles", from.roles[i], up_to(kRoleCount - 1));
     }
     to.roles.push_back(static_cast<Role>(from.roles[i]));
   }
@@ -142,11 +143,9 @@ const char* kvs_element_name(int element) {
 }
 
 int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout** layout) {
-  return make(layout, [&] {
+  return make(layout, {}, [&] {
     if (name == nullptr) refuse(KVS_BAD_REQUEST, "name is NULL");
     const auto from = read_struct(given);
-    if (!is_element(from.element)) refuse_value("element", from.element, KVS_FP32);
-    if (!is_element(from.value_element)) refuse_value("value_element", from.value_element, KVS_FP32);
     const CacheShape shape{.block_count = from.block_count,
                            .block_tokens = from.block_tokens,
                            // A zeroed struct means one head (a latent cache) and one layer.
@@ -154,8 +153,8 @@ int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout*
                            .key_size = from.key_size,
                            .value_size = from.value_size,
                            .layer_count = from.layer_count == 0 ? 1 : from.layer_count,
-                           .element = static_cast<Element>(from.element),
-                           .value_element = static_cast<Element>(from.value_element)};
+                           .element = read_element("element", from.element),
+                           .value_element = read_element("value_element", from.value_element)};
     if (auto made = layouts::named(name, shape)) return give(*std::move(made), layout);
     refuse(KVS_NOT_FOUND, "name: no layout is called " + std::string(name));
   });
@@ -163,36 +162,28 @@ int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout*
 
 int kvs_layout_from_tensors(const char* name, const kvs_tensor* tensors, size_t count, int64_t layer_count,
                             kvs_layout** layout) {
-  return make(
-      layout,
-      [&] {
-        if (count > kTensorsMax) refuse(KVS_TOO_LARGE, "tensors: more than 64");
-        std::vector<Tensor> list;
-        for (std::size_t i = 0; i < count; ++i) list.push_back(read_tensor(tensors[i]));
-        give(make_layout(name, list, layer_count), layout);
-      },
-      name, tensors);
+  return make(layout, {name, tensors}, [&] {
+    if (count > kTensorsMax) refuse(KVS_TOO_LARGE, "tensors: more than 64");
+    std::vector<Tensor> list;
+    for (std::size_t i = 0; i < count; ++i) list.push_back(read_tensor(tensors[i]));
+    give(make_layout(name, list, layer_count), layout);
+  });
 }
 
 int kvs_layout_with_scales(const kvs_layout* cache, kvs_layout** layout) {
-  return make(
-      layout, [&] { give(layouts::with_token_head_scales(cache->layout), layout); }, cache);
+  return make(layout, {cache}, [&] { give(layouts::with_token_head_scales(cache->layout), layout); });
 }
 
 int kvs_layout_store_block(const kvs_layout* cache, int64_t head_groups, int64_t block_count, int64_t block_tokens,
                            kvs_layout** layout) {
-  return make(
-      layout,
-      [&] {
-        const std::int64_t tokens = block_tokens == 0 ? cache->layout.block_tokens : block_tokens;
-        give(layouts::store_block(cache->layout, head_groups, block_count, tokens), layout);
-      },
-      cache);
+  return make(layout, {cache}, [&] {
+    const std::int64_t tokens = block_tokens == 0 ? cache->layout.block_tokens : block_tokens;
+    give(layouts::store_block(cache->layout, head_groups, block_count, tokens), layout);
+  });
 }
 
 int kvs_layout_slice_heads(const kvs_layout* layout, int64_t first, int64_t count, kvs_layout** slice) {
-  return make(
-      slice, [&] { give(slice_heads(layout->layout, first, count), slice); }, layout);
+  return make(slice, {layout}, [&] { give(slice_heads(layout->layout, first, count), slice); });
 }
 
 void kvs_layout_free(kvs_layout* layout) { delete layout; }
@@ -231,38 +222,31 @@ int kvs_layout_text(const kvs_layout* layout, char* text, size_t capacity, size_
 
 int kvs_cache_bind(const kvs_layout* layout, void* const* allocations, const uint64_t* bytes, size_t count,
                    kvs_cache** cache) {
-  return make(
-      cache,
-      [&] {
-        // With another count, allocations cannot be told apart: bind_layout() then reports the right number.
-        for (std::size_t i = 0; i < count && count == allocation_count(layout->layout); ++i) {
-          const auto tensor = static_cast<int>(i % static_cast<std::size_t>(layout->layout.tensor_count));
-          const std::string problem =
-              find_problem(layout->layout, tensor, allocations[i], bytes == nullptr ? nullptr : bytes + i);
-          if (!problem.empty()) refuse(KVS_BAD_REQUEST, "allocation " + std::to_string(i) + " " + problem);
-        }
-        give(bind_layout(layout->layout, {allocations, count}), cache);
-      },
-      layout, allocations);
+  return make(cache, {layout, allocations}, [&] {
+    // With another count, allocations cannot be told apart: bind_layout() then reports the right number.
+    for (std::size_t i = 0; i < count && count == allocation_count(layout->layout); ++i) {
+      const auto tensor = static_cast<int>(i % static_cast<std::size_t>(layout->layout.tensor_count));
+      const std::string problem =
+          find_problem(layout->layout, tensor, allocations[i], bytes == nullptr ? nullptr : bytes + i);
+      if (!problem.empty()) refuse(KVS_BAD_REQUEST, "allocation " + std::to_string(i) + " " + problem);
+    }
+    give(bind_layout(layout->layout, {allocations, count}), cache);
+  });
 }
 
 int kvs_cache_slice_layers(const kvs_cache* cache, int64_t first, int64_t count, kvs_cache** slice) {
-  return make(
-      slice,
-      [&] {
-        const std::int64_t layers = cache->bound.layout.layer_count;
-        if (first < 0 || count < 1 || first > layers || count > layers - first) {
-          refuse(KVS_BAD_REQUEST, std::to_string(count) + " layers from " + std::to_string(first) +
-                                      " on are not within " + std::to_string(layers));
-        }
-        *slice = new kvs_cache{slice_layers(cache->bound, first, count)};
-      },
-      cache);
+  return make(slice, {cache}, [&] {
+    const std::int64_t layers = cache->bound.layout.layer_count;
+    if (first < 0 || count < 1 || first > layers || count > layers - first) {
+      refuse(KVS_BAD_REQUEST, std::to_string(count) + " layers from " + std::to_string(first) + " on are not within " +
+                                  std::to_string(layers));
+    }
+    *slice = new kvs_cache{slice_layers(cache->bound, first, count)};
+  });
 }
 
 int kvs_cache_slice_heads(const kvs_cache* cache, int64_t first, int64_t count, kvs_cache** slice) {
-  return make(
-      slice, [&] { give(slice_heads(cache->bound, first, count), slice); }, cache);
+  return make(slice, {cache}, [&] { give(slice_heads(cache->bound, first, count), slice); });
 }
 
 void kvs_cache_free(kvs_cache* cache) { delete cache; }

@@ -3,7 +3,6 @@
 
 #include <boost/container/small_vector.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <span>
 

@@ -2,7 +2,6 @@
 // is not a node's to judge, is refused here with its field, its value and what is allowed.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "client/kvstore.h"

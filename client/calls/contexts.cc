@@ -86,9 +86,7 @@ class ContextCall final : public Call {
     if (!after.empty()) request.add_after(behind);
     if (priority) request.add_priority(*priority);
     request.add_first(static_cast<std::uint32_t>(first));
-    builder.Finish(request.Finish());
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, request.Finish());
   }
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::ContextResponse>(frame.table);

@@ -10,15 +10,6 @@
 namespace kv {
 namespace {
 
-ClientCall counted_as(FrameType type) {
-  switch (type) {
-    case FrameType::kTouch: return ClientCall::kTouch;
-    case FrameType::kRetain: return ClientCall::kRetain;
-    case FrameType::kUnretain: return ClientCall::kUnretain;
-    default: return ClientCall::kDrop;
-  }
-}
-
 /// touch, retain, unretain, drop.
 class CountCall final : public Call {
  public:
@@ -55,7 +46,7 @@ class CountCall final : public Call {
 /// Asks the owner of each chain, and sums up the answers. Errors: of the first that failed, after all were asked.
 Async<DropResult> count(ClientCore& core, FrameType type, Space space, std::vector<OwnedChain> chains, TimePoint until,
                         CallControl control) {
-  const CallInProgress in_progress(core.shared, counted_as(type));
+  const CallInProgress in_progress(core.shared, type);
   CallBundle bundle(core.shared->executor, control);
   std::vector<CountCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {

@@ -38,6 +38,11 @@ struct GetPlan {
   std::shared_ptr<LentMemory::Region> region;  ///< Holds all destinations; or null.
 };
 
+/// Leading blocks of a node's part before first_block.
+std::size_t skipped_of(const GetPlan& plan, const OwnedChain& chain) {
+  return std::min(plan.first_block - std::min(plan.first_block, chain.first), chain.hashes.size());
+}
+
 /// The part of a get that one node answers, landing.
 ///   1. Pieces come in order: segment by segment, and block by block in each. Any other order is a violation.
 ///   2. A block counts as good only if it passed in this segment and all earlier ones, and so did all blocks before it.
@@ -50,7 +55,7 @@ class GetCall final : public Call {
   const OwnedChain* chain = nullptr;
   std::uint64_t lease = 0;  ///< Valid in session_wanted.
 
-  /// Resets the answer: before each get, because calls are reused, and before each sending.
+  /// Resets the answer before each sending, to this node or another.
   void forget_answer() {
     answered_ = {};
     asked_ = limit_ = segment_ = next_block_ = good_ = part_blocks_ = corrupt_count_ = 0;
@@ -58,11 +63,6 @@ class GetCall final : public Call {
     segment_good_.clear();
   }
 
-  /// Leading blocks of the node's part before first_block.
-  std::size_t skipped() const { return skipped_of(*plan, *chain); }
-  static std::size_t skipped_of(const GetPlan& plan, const OwnedChain& chain) {
-    return std::min(plan.first_block - std::min(plan.first_block, chain.first), chain.hashes.size());
-  }
   /// Leading blocks of the node's part that have all segments, verified.
   std::size_t good() const { return good_until(plan->ends.size() - 1); }
   /// The same, up to this segment. Final once the segment is done or the call has ended.
@@ -124,22 +124,12 @@ class GetCall final : public Call {
   boost::container::small_vector<std::size_t, 8> segment_good_;  ///< Of finished segments.
 };
 
-/// Without checksums (verification is off) every block passes.
-bool passes(const BlockTarget& target) {
-  for (std::size_t s = 0; s < target.checksums.size(); ++s) {
-    const std::size_t at = s * kStripeBytes;
-    const auto stripe = target.bytes.subspan(at, std::min(kStripeBytes, target.bytes.size() - at));
-    if (stripe_checksum(target.seed, target.first_stripe + s, stripe) != target.checksums[s]) return false;
-  }
-  return true;
-}
-
 error_code GetCall::send(CallSession& session) {
   forget_answer();
   const LinkTerms& terms = session.terms();
   const std::size_t per_block = sizeof(BlockHash) + (region ? sizeof(std::uint64_t) : 0);
   asked_ = blocks_in_request(terms, chain->hashes.size(), per_block, plan->ends.size() * sizeof(std::uint64_t));
-  const std::size_t skip = skipped();
+  const std::size_t skip = skipped_of(*plan, *chain);
   if (asked_ <= skip) return Errc::kTooLarge;
   limit_ = asked_;
   next_block_ = good_ = skip;
@@ -317,61 +307,12 @@ std::vector<std::span<const std::byte>> GetCall::unfinished_destinations() const
   return ranges;
 }
 
-}  // namespace
-
-struct IdleGets {
-  std::vector<std::unique_ptr<GetCall>> calls;
-};
-
-namespace {
-
-/// The calls of one get, borrowed from the client's idle ones, so that a get does not allocate. Shares ownership of the
-/// idle ones, since a coroutine may be destroyed after its client.
-class GetCalls {
- public:
-  explicit GetCalls(std::shared_ptr<IdleGets> idle) : idle_(std::move(idle)) {}
-  ~GetCalls() {
-    for (auto& call : calls_) {
-      // Its session still lists it; it is destroyed here, not reused.
-      if (!call->has_ended()) continue;  // the client is being destroyed
-      call->region.reset();
-      call->session_wanted.reset();
-      call->bundle = nullptr;
-      idle_->calls.push_back(std::move(call));
-    }
-  }
-  GetCalls(const GetCalls&) = delete;
-  GetCalls& operator=(const GetCalls&) = delete;
-
-  GetCall& add() {
-    if (idle_->calls.empty()) {
-      calls_.push_back(std::make_unique<GetCall>());
-    } else {
-      calls_.push_back(std::move(idle_->calls.back()));
-      idle_->calls.pop_back();
-    }
-    GetCall& call = *calls_.back();
-    KV_ASSERT(call.has_ended());
-    call.lease = 0;
-    call.forget_answer();  // a call that ends before it is sent must not answer for the get before
-    return call;
-  }
-  std::size_t size() const { return calls_.size(); }
-  const GetCall& operator[](std::size_t i) const { return *calls_[i]; }
-  GetCall& operator[](std::size_t i) { return *calls_[i]; }
-
- private:
-  std::shared_ptr<IdleGets> idle_;
-  boost::container::small_vector<std::unique_ptr<GetCall>, 2> calls_;
-};
-
 /// Cuts at the first gap of the whole chain, given each part's segments up to `segment`. A hit is a prefix of the whole
 /// chain: blocks behind another node's gap are discarded.
-GetResult cut_at_gap(const GetCalls& calls, std::size_t segment, std::size_t block_count) {
+GetResult cut_at_gap(std::span<const GetCall> calls, std::size_t segment, std::size_t block_count) {
   GetResult result;
   result.block_count = block_count;
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    const GetCall& call = calls[i];
+  for (const GetCall& call : calls) {
     result.corrupt_count += call.corrupt_count();
     const std::size_t good = call.good_until(segment);
     if (good >= call.chain->hashes.size()) continue;
@@ -391,7 +332,7 @@ class SegmentReport {
   SegmentReport(const GetPlan& plan, const GetOptions& options, std::size_t block_count)
       : plan_(plan), options_(options), block_count_(block_count) {}
 
-  void run(const GetCalls& calls) {
+  void run(std::span<const GetCall> calls) {
     if (options_.on_segment.call == nullptr) return;
     for (; next_ < std::max<std::size_t>(1, options_.segment_ends.size()); ++next_) {
       // The caller's segment is complete with the wire segment that holds its end.
@@ -399,9 +340,8 @@ class SegmentReport {
         KV_ASSERT(wire_segment_ + 1 < plan_.ends.size());  // the last one ends with the block
         ++wire_segment_;
       }
-      for (std::size_t i = 0; i < calls.size(); ++i) {
-        if (!calls[i].segment_done(wire_segment_)) return;
-      }
+      const auto has_it = [this](const GetCall& call) { return call.segment_done(wire_segment_); };
+      if (!std::ranges::all_of(calls, has_it)) return;
       const GetResult so_far = cut_at_gap(calls, wire_segment_, block_count_);
       // This segment and all later ones have no good block.
       if (so_far.block_count == 0) return;
@@ -422,7 +362,7 @@ class SegmentReport {
 /// Without that, or if the first has begun and a segment was reported, the get waits for the first.
 class GetHedges {
  public:
-  GetHedges(ClientCore& core, Space space, const GetPlan& plan, GetCalls& calls, CallBundle& bundle)
+  GetHedges(ClientCore& core, Space space, const GetPlan& plan, std::span<GetCall> calls, CallBundle& bundle)
       : core_(core),
         space_(space),
         plan_(plan),
@@ -535,7 +475,7 @@ class GetHedges {
   ClientCore& core_;
   const Space space_;
   const GetPlan& plan_;
-  GetCalls& calls_;
+  const std::span<GetCall> calls_;
   CallBundle& bundle_;
   LateAlarm alarm_;
   TimePoint sent_{};
@@ -568,13 +508,12 @@ error_code plan_destinations(GetPlan& plan, const LentMemory& memory, std::size_
   }
   if (plan.first_block > 0 && (plan.first_block >= block_count || plan.ends.size() > 1)) return Errc::kBadRequest;
   const auto wanted = plan.blocks.subspan(plan.first_block);
-  for (const std::span<std::byte> block : wanted) {
-    if (block.size() != plan.block_bytes) return Errc::kBadRequest;
-    if (memory.is_quarantined(block)) return Errc::kQuarantined;
-  }
+  const auto is_whole = [&](std::span<std::byte> block) { return block.size() == plan.block_bytes; };
+  if (!std::ranges::all_of(wanted, is_whole)) return Errc::kBadRequest;
   if (plan.blocks.empty()) return {};
-  plan.region = find_region(memory, wanted);
-  if (!may_touch(memory, plan.region, wanted)) return Errc::kBadRequest;
+  auto region = region_of(memory, wanted);
+  if (!region) return region.error();
+  plan.region = *std::move(region);
   if (plan.first_block > 0) {
     if (plan.region && plan.region->is_device()) return Errc::kBadRequest;
     plan.region = nullptr;  // unwanted blocks may have no destination to name
@@ -610,22 +549,21 @@ Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, Ge
   if (hashes.empty()) co_return GetResult{};
 
   // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const CallInProgress in_progress(shared, ClientCall::kGet);
+  const CallInProgress in_progress(shared, FrameType::kGet);
   const RegionUse region_use(plan.region);
   const std::vector<LeasePart> leases = core.leases.take(options.lease);
-  const std::vector<OwnedChain> chains = core.split_found(space, hashes);
+  std::vector<OwnedChain> chains = core.split_found(space, hashes);
   release_unasked(*core.shared, leases, chains);
+  std::erase_if(chains, [&](const OwnedChain& chain) { return skipped_of(plan, chain) == chain.hashes.size(); });
   CallBundle bundle(shared->executor, options.control);
-  if (!core.idle_gets) core.idle_gets = std::make_shared<IdleGets>();
-  GetCalls calls(core.idle_gets);
-  for (const OwnedChain& chain : chains) {
-    const std::size_t skipped = GetCall::skipped_of(plan, chain);
-    if (skipped == chain.hashes.size()) continue;
-    GetCall& call = calls.add();
+  std::vector<GetCall> calls(chains.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    GetCall& call = calls[i];
+    const OwnedChain& chain = chains[i];
     call.plan = &plan;
     call.chain = &chain;
     call.region = plan.region;
-    call.data_bytes = (chain.hashes.size() - skipped) * plan.block_bytes;
+    call.data_bytes = (chain.hashes.size() - skipped_of(plan, chain)) * plan.block_bytes;
     call.lease = use_lease(leases, chain, call);
     core.start(call, chain.node, space, bundle, plan.until);
   }

@@ -471,7 +471,7 @@ Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions option
   if (map->node_count() > 1) options.token_ids = {};
   if (hashes.empty() && options.token_ids.empty()) co_return MatchResult{};
 
-  const CallInProgress in_progress(core.shared, ClientCall::kMatch);
+  const CallInProgress in_progress(core.shared, FrameType::kMatch);
   CallBundle bundle(core.shared->executor, options.control);  // outlives the calls, which point to it
   core.meet_hot_roots(space);
   MatchSearch search(core, space, hashes, options, bundle, std::move(map), core.deadline_after(options.deadline));

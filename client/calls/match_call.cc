@@ -50,6 +50,7 @@ std::string MatchCall::on_last(const FrameReader::Frame& frame) {
   }
   if (response->lease_error() >= kErrcLocal) return "match: lease_error " + std::to_string(response->lease_error());
   answered = session()->shared().clock.now();
+  answered_by = session()->handle();
   disk_block_count = response->disk_blocks();
   block_count = response->host_blocks() + disk_block_count;
   disk_us = response->disk_us();

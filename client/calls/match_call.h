@@ -55,9 +55,6 @@ class MatchCall : public Call {
 
  private:
   error_code send(CallSession& session) override;
-  void on_end(CallSession* session) override {
-    if (session != nullptr) answered_by = session->handle();
-  }
 };
 
 }  // namespace kv

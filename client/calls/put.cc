@@ -105,14 +105,13 @@ error_code PutCall::send(CallSession& session) {
   const NamedRegion named = name_region(session, builder, region.get(), asked_,
                                         [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
   wire::Trace trace;
-  builder.Finish(wire::CreatePutRequest(
-      builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
-      time_left_us(plan->until, session.shared().clock), named.lanes, space_check(), extras,
-      static_cast<std::uint64_t>(plan->idle.count()), static_cast<std::uint8_t>(plan->reuse),
-      is_part ? static_cast<std::uint32_t>(plan->blocks.size()) : 0,
-      is_part && plan->known ? static_cast<std::uint32_t>(*plan->known) + 1 : 0, wire_trace(trace)));
-  session.send_frame(type, request_id(), builder);
-  return {};
+  return send_table(session,
+                    wire::CreatePutRequest(
+                        builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
+                        time_left_us(plan->until, session.shared().clock), named.lanes, space_check(), extras,
+                        static_cast<std::uint64_t>(plan->idle.count()), static_cast<std::uint8_t>(plan->reuse),
+                        is_part ? static_cast<std::uint32_t>(plan->blocks.size()) : 0,
+                        is_part && plan->known ? static_cast<std::uint32_t>(*plan->known) + 1 : 0, wire_trace(trace)));
 }
 
 std::string PutCall::on_more(CallSession&, const FrameReader::Frame& frame) {
@@ -180,19 +179,16 @@ std::string PutCall::on_last(const FrameReader::Frame& frame) {
   return note_refusal(response->refused_why(), response->refused() > 0);
 }
 
-/// Errors: kBadRequest, kQuarantined.
-error_code check_blocks(const PutPlan& plan, const LentMemory& memory, std::size_t block_count) {
+/// Errors: kBadRequest.
+error_code check_blocks(const PutPlan& plan, std::size_t block_count) {
   if (plan.blocks.size() != block_count) return Errc::kBadRequest;
   if (!plan.token_ids.empty() && plan.token_ids.size() != block_count * plan.block_size) return Errc::kBadRequest;
   if (!plan.extras.empty() && plan.extras.size() != block_count) return Errc::kBadRequest;
   if (!plan.checksums.empty() && plan.checksums.size() != block_count * stripe_count(plan.block_bytes)) {
     return Errc::kBadRequest;
   }
-  for (const std::span<const std::byte> block : plan.blocks) {
-    if (block.size() != plan.block_bytes) return Errc::kBadRequest;
-    if (memory.is_quarantined(block)) return Errc::kQuarantined;
-  }
-  return {};
+  const auto is_whole = [&](std::span<const std::byte> block) { return block.size() == plan.block_bytes; };
+  return std::ranges::all_of(plan.blocks, is_whole) ? error_code() : error_code(Errc::kBadRequest);
 }
 
 }  // namespace
@@ -214,15 +210,16 @@ Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, Pu
   plan.idle = std::max(options.idle, 0us);
   plan.reuse = options.reuse;
   plan.until = core.deadline_after(options.deadline);
-  if (const error_code bad = check_blocks(plan, shared->memory, hashes.size())) co_return bad;
+  if (const error_code bad = check_blocks(plan, hashes.size())) co_return bad;
   if (hashes.empty()) co_return PutResult{};
-  const auto region = find_region(shared->memory, blocks);
-  if (!may_touch(shared->memory, region, blocks)) co_return error_code(Errc::kBadRequest);
+  const auto found = region_of(shared->memory, blocks);
+  if (!found) co_return found.error();
+  const auto& region = *found;
   // This processor cannot read a device's memory to compute checksums.
   if (region && region->is_device() && plan.checksums.empty()) co_return error_code(Errc::kBadRequest);
 
   // Offer each owner its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const CallInProgress in_progress(shared, ClientCall::kPut);
+  const CallInProgress in_progress(shared, FrameType::kPut);
   const RegionUse region_use(region);
   const auto map = core.reachable_map();
   const std::size_t hot_blocks = options.hot_blocks ? *options.hot_blocks : core.hot_roots(space, hashes).now;

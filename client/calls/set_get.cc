@@ -26,10 +26,6 @@ struct SetGetPlan {
   TimePoint until;
 };
 
-bool passes(const BlockTarget& target) {
-  return target.checksums.empty() || verify_block(target.seed, target.bytes, target.checksums);
-}
-
 /// The part of a get that one node answers, landing.
 ///   1. A block is reported once, with a length that fits its destination. Anything else is a violation.
 ///   2. A block counts only once its bytes have landed and passed.
@@ -98,12 +94,11 @@ error_code SetGetCall::send(CallSession& session) {
   for (std::size_t i = 0; i < asked_; ++i) list[i] = static_cast<std::uint32_t>(room(i));
   const auto groups = wire_groups(builder, *part, taken.group_count);
   wire::Trace trace;
-  builder.Finish(wire::CreateSetGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets,
-                                           rooms, plan->memory_only ? kTierMemory : kTierDisk,
-                                           time_left_us(plan->until, session.shared().clock), named.lanes,
-                                           space_check(), groups, wire_trace(trace)));
-  session.send_frame(type, request_id(), builder);
-  return {};
+  return send_table(
+      session, wire::CreateSetGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets, rooms,
+                                         plan->memory_only ? kTierMemory : kTierDisk,
+                                         time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
+                                         groups, wire_trace(trace)));
 }
 
 std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& frame) {
@@ -241,7 +236,7 @@ void give_up_parts(SetGetResult& result, std::span<const std::uint32_t> group_co
 
 }  // namespace
 
-Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options) {
+Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks blocks, GetOptions options) {
   ClientCore& core = *core_;
   const std::shared_ptr<ClientShared> shared = core.shared;
   if (const error_code refused = core.refuses(set, options.deadline, options.control)) co_return refused;
@@ -249,13 +244,12 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
   if (!info.record.is_set()) co_return error_code(Errc::kUnsupported);
   if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
   if (!check_groups(hashes, options.group_counts).empty()) co_return error_code(Errc::kBadRequest);
-  for (const std::span<std::byte> block : blocks)
-    if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
   SetGetResult result;
   result.blocks.resize(hashes.size());
   if (hashes.empty()) co_return result;
-  const auto region = find_region(shared->memory, blocks);
-  if (!may_touch(shared->memory, region, blocks)) co_return error_code(Errc::kBadRequest);
+  const auto found = region_of(shared->memory, blocks);
+  if (!found) co_return found.error();
+  const auto& region = *found;
   if (region && region->is_device()) co_return error_code(Errc::kUnsupported);
   SetGetPlan plan;
   plan.blocks = blocks;
@@ -266,7 +260,7 @@ Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks block
   plan.until = core.deadline_after(options.deadline);
 
   // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const CallInProgress in_progress(shared, ClientCall::kSetGet);
+  const CallInProgress in_progress(shared, FrameType::kSetGet);
   const RegionUse region_use(region);
   const std::vector<LeasePart> leases = core.leases.take(options.lease);
   const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);

@@ -13,7 +13,7 @@ class SetMatchCall final : public Call {
  public:
   SetMatchCall() { type = FrameType::kSetMatch; }
   const OwnedChain* part = nullptr;
-  const SetMatchOptions* options = nullptr;
+  const MatchOptions* options = nullptr;
   std::size_t block_bytes_max = 0;
 
   std::size_t asked = 0;                   ///< Leading hashes of the part: at most the node's limit,
@@ -42,16 +42,15 @@ class SetMatchCall final : public Call {
     const auto hashes = builder.CreateVectorOfStructs(wire_hashes(part->hashes), asked);
     const auto groups = wire_groups(builder, *part, asked_groups);
     wire::Trace trace;
-    builder.Finish(wire::CreateSetMatchRequest(builder, space_handle(), hashes, options->lease, options->prefetch,
-                                               space_check(), groups, static_cast<std::uint8_t>(options->reuse),
-                                               wire_trace(trace)));
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, wire::CreateSetMatchRequest(
+                                   builder, space_handle(), hashes, options->lease, options->prefetch, space_check(),
+                                   groups, static_cast<std::uint8_t>(options->reuse), wire_trace(trace)));
   }
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::SetMatchResponse>(frame.table);
     if (response == nullptr || response->held() == nullptr) return "set_match: malformed";
     map_epoch = response->epoch();
+    answered_by = session()->handle();
     // Everything is checked: a wrong bit or length would mean a block that is not held, or another's length.
     const std::size_t bytes = (asked + 7) / 8;
     const auto* on_disk = response->on_disk();
@@ -96,14 +95,11 @@ class SetMatchCall final : public Call {
     });
     return is_part;
   }
-  void on_end(CallSession* session) override {
-    if (session != nullptr) answered_by = session->handle();
-  }
 };
 
 }  // namespace
 
-Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, SetMatchOptions options) {
+Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, MatchOptions options) {
   ClientCore& core = *core_;
   if (const error_code refused = core.refuses(set, options.deadline, options.control)) co_return refused;
   const NamespaceRecord& record = core.find_space(set)->record;
@@ -114,7 +110,7 @@ Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, SetMatchOption
   result.block_bytes.resize(hashes.size(), 0);
   if (hashes.empty()) co_return result;
 
-  const CallInProgress in_progress(core.shared, ClientCall::kSetMatch);
+  const CallInProgress in_progress(core.shared, FrameType::kSetMatch);
   const TimePoint until = core.deadline_after(options.deadline);
   CallBundle bundle(core.shared->executor, options.control);
   const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);

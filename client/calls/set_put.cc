@@ -76,12 +76,11 @@ error_code SetPutCall::send(CallSession& session) {
         return is_staged() ? staged.at(i, block(i).size()) : block(i);
       });
   wire::Trace trace;
-  builder.Finish(wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, named.handle, named.offsets,
-                                           time_left_us(plan->until, session.shared().clock), named.lanes,
-                                           space_check(), wire_groups(builder, *part, asked_groups_),
-                                           static_cast<std::uint8_t>(plan->reuse), wire_trace(trace)));
-  session.send_frame(type, request_id(), builder);
-  return {};
+  return send_table(
+      session, wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, named.handle, named.offsets,
+                                         time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
+                                         wire_groups(builder, *part, asked_groups_),
+                                         static_cast<std::uint8_t>(plan->reuse), wire_trace(trace)));
 }
 
 std::string SetPutCall::on_more(CallSession&, const FrameReader::Frame& frame) {
@@ -158,7 +157,7 @@ bool SetPutCall::has_part_of_group(std::span<const SetPutBlock> results) const {
 
 }  // namespace
 
-Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options) {
+Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks blocks, PutOptions options) {
   ClientCore& core = *core_;
   const std::shared_ptr<ClientShared> shared = core.shared;
   if (const error_code refused = core.refuses(set, options.deadline, options.control)) co_return refused;
@@ -168,13 +167,13 @@ Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks block
   if (!check_groups(hashes, options.group_counts).empty()) co_return error_code(Errc::kBadRequest);
   for (const std::span<const std::byte> block : blocks) {
     if (block.empty() || block.size() > info.record.block_bytes()) co_return error_code(Errc::kBadRequest);
-    if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
   }
   SetPutResult result;
   result.blocks.resize(hashes.size(), SetPutBlock::kRefused);
   if (hashes.empty()) co_return result;
-  const auto region = find_region(shared->memory, blocks);
-  if (!may_touch(shared->memory, region, blocks)) co_return error_code(Errc::kBadRequest);
+  const auto found = region_of(shared->memory, blocks);
+  if (!found) co_return found.error();
+  const auto& region = *found;
   if (region && region->is_device()) co_return error_code(Errc::kUnsupported);
   SetPutPlan plan;
   plan.blocks = blocks;
@@ -183,7 +182,7 @@ Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks block
   plan.reuse = options.reuse;
 
   // Offer each owner its part, all at once. Objects that calls point to are declared first, and so outlive them.
-  const CallInProgress in_progress(shared, ClientCall::kSetPut);
+  const CallInProgress in_progress(shared, FrameType::kSetPut);
   const RegionUse region_use(region);
   const std::vector<OwnedChain> parts = split_set(*core.reachable_map(), hashes, options.group_counts);
   std::vector<StagedPart> cut = cut_for_staging(

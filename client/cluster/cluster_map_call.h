@@ -1,16 +1,16 @@
-// client/cluster/cluster_map_call.h: requests to one node about its cluster: for its map, and to drain.
+// client/cluster/cluster_map_call.h: asks one node for its cluster's map.
 #pragma once
 
 #include <functional>
 #include <string>
-#include <string_view>
 
 #include "client/link/call.h"
 #include "client/types/node_status.h"
 
 namespace kv {
 
-/// `done` is called at every end, from the middle of a link's work.
+/// Checks the map: ids are visible and different, endpoints can be parsed, weights are positive, and with an epoch
+/// there is at least one node. `done` is called at every end, from the middle of a link's work.
 class ClusterMapCall final : public Call {
  public:
   static constexpr Duration kDeadline = 2s;
@@ -24,9 +24,5 @@ class ClusterMapCall final : public Call {
   std::string on_last(const FrameReader::Frame& frame) override;
   void on_end(CallSession* session) override;
 };
-
-/// Checks and reads a node's map: ids are visible and different, endpoints can be parsed, weights are positive, and
-/// with an epoch there is at least one node. Returns an empty string, or the fault.
-std::string read_cluster_map(const wire::ClusterMapResponse& response, ClusterStatus* status);
 
 }  // namespace kv

@@ -18,6 +18,7 @@
 #include "client/hot/hot_roots_call.h"
 #include "client/hot/hot_sets.h"
 #include "client/hot/known_chains.h"
+#include "client/link/lifeline.h"
 #include "client/link/request_parts.h"
 #include "client/link/session/node_link.h"
 #include "client/types/call_types.h"
@@ -25,9 +26,6 @@
 #include "client/types/node_status.h"
 
 namespace kv {
-
-/// Calls of past gets, with their memory, for reuse (client/calls/get.cc).
-struct IdleGets;
 
 struct ClientCore {
   ClientCore(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
@@ -113,14 +111,12 @@ struct ClientCore {
   Event map_event;
   TimePoint next_question{};  ///< Earliest time for a question caused by a failure.
   std::size_t question_count = 0;
-  std::shared_ptr<IdleGets> idle_gets;  ///< Made by the first get.
   ClientLeases leases;
   HotSets hot_sets;
   Hedger hedger;  ///< Nodes by number.
   KnownChains known_chains;
   std::vector<std::unique_ptr<HotRootsCall>> hot_calls;  ///< By node. They end with the links.
-  /// Expires with the client, as a sign to work posted on the executor that runs later.
-  std::shared_ptr<int> life = std::make_shared<int>();
+  Lifeline lifeline;                                     ///< For work posted on the executor.
 };
 
 /// Counts a call in progress. Holds the shared part, since a coroutine may be destroyed after its client.
@@ -128,7 +124,7 @@ class CallInProgress {
  public:
   explicit CallInProgress(const std::shared_ptr<ClientShared>& shared) : shared_(shared) { ++shared_->call_count; }
   /// For a call with metrics, recorded by done().
-  CallInProgress(const std::shared_ptr<ClientShared>& shared, ClientCall call)
+  CallInProgress(const std::shared_ptr<ClientShared>& shared, FrameType call)
       : shared_(shared), call_(call), began_(shared->clock.now()) {
     ++shared_->call_count;
   }
@@ -139,7 +135,7 @@ class CallInProgress {
 
  private:
   std::shared_ptr<ClientShared> shared_;
-  ClientCall call_{};
+  FrameType call_{};
   TimePoint began_{};
 };
 

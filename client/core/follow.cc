@@ -71,17 +71,13 @@ void ClientCore::begin_round(std::size_t number, bool is_awaited) {
   is_map_awaited = is_awaited;
   round_began = shared->clock.now();
   round_count = 0;
-  asio::post(shared->executor, [this, number, alive = std::weak_ptr<int>(life)] {
-    if (!alive.expired()) ask_for_map(number);
-  });
+  asio::post(shared->executor, lifeline.guard([this, number] { ask_for_map(number); }));
 }
 
 void ClientCore::ask_for_map(std::size_t number) {
   ++round_count;
   map_call.done = [this, number] {
-    asio::post(shared->executor, [this, number, alive = std::weak_ptr<int>(life)] {
-      if (!alive.expired()) hear_map(number);
-    });
+    asio::post(shared->executor, lifeline.guard([this, number] { hear_map(number); }));
   };
   links[number]->start(map_call, shared->clock.now() + ClusterMapCall::kDeadline);
 }

@@ -20,9 +20,7 @@ class HotRootsCall final : public Call {
   error_code send(CallSession& session) override {
     clock_ = &session.shared().clock;
     auto& builder = session.shared().new_request();
-    builder.Finish(wire::CreateHotRootsRequest(builder, space_handle(), space_check()));
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, wire::CreateHotRootsRequest(builder, space_handle(), space_check()));
   }
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::HotRootsResponse>(frame.table);

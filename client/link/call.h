@@ -40,11 +40,10 @@ class CallSession {
   virtual void start_own(Call& call, Duration limit) = 0;
   /// A request without an awaited answer; dropped if the session is full.
   virtual void send_and_forget(FrameType type, const flatbuffers::FlatBufferBuilder& builder) = 0;
-  /// Sends the table that `builder` has finished.
-  virtual void send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder) = 0;
-  /// With a file descriptor, which is duplicated. Only over a stream that passes descriptors.
-  virtual void send_descriptor(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
-                               int fd) = 0;
+  /// Sends the table that `builder` has finished. `fd` >= 0: with that descriptor, which is duplicated; only over a
+  /// stream that passes descriptors.
+  virtual void send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
+                          int fd = -1) = 0;
   /// With a payload, borrowed from `lender` until `done` is called or take_back() has returned.
   virtual void send_lent(FrameType type, const Call& lender, const flatbuffers::FlatBufferBuilder& builder,
                          std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done) = 0;
@@ -76,6 +75,15 @@ class CallSession {
   virtual void cut_lanes(std::uint32_t lanes) = 0;
 
   virtual void give_up(std::string why) = 0;  ///< Ends the session at once, as if it had broken.
+
+  // From its own parts, which make calls too: the namespaces, the lent memory and the lanes.
+  /// An open request has ended. `text`: the node's reason for a refusal.
+  virtual void open_ended(std::uint32_t space, error_code why, const std::string& text) = 0;
+  virtual void lend_ended() = 0;                                      ///< A pending region was decided.
+  virtual void message_came(std::span<const std::byte> message) = 0;  ///< May destroy the lanes.
+  virtual void messages_broke(error_code why) = 0;                    ///< Likewise.
+  /// False if the message lane broke a short while ago, perhaps on another session.
+  virtual bool may_try_messages() const = 0;
 
   // From Call itself.
   /// Ends the call for `why` now, after its deadline or at the caller's request, and keeps the request's entry.
@@ -196,6 +204,13 @@ class Call : public DeadlineEntry {
   /// Memory that the node may still write if the call ends now.
   virtual std::vector<std::span<const std::byte>> unfinished_destinations() const { return {}; }
 
+  /// Within send(), as its end: queues the table, made with ClientShared::new_request(), as the request.
+  template <class Table>
+  error_code send_table(CallSession& session, flatbuffers::Offset<Table> table) {
+    session.shared().builder.Finish(table);
+    session.send_frame(type, request_id_, session.shared().builder);
+    return {};
+  }
   /// Within send(): the request's check value of its namespace.
   std::uint64_t space_check() const;
   /// Within send(): the request's trace, stored in `room`; nullptr: without one.

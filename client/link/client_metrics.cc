@@ -16,10 +16,11 @@ namespace {
 /// As the node's kvstore_request_seconds, so that the two can be overlaid.
 constexpr std::array kSecondsBounds = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3,
                                        1e-2, 2e-2, 5e-2, 0.1,  0.2,  0.5,  1.,   2.,   5.};
+/// The calls that are counted.
+constexpr std::array kCalls = {FrameType::kMatch,    FrameType::kGet,    FrameType::kPut,   FrameType::kSetMatch,
+                               FrameType::kSetGet,   FrameType::kSetPut, FrameType::kTouch, FrameType::kRetain,
+                               FrameType::kUnretain, FrameType::kDrop};
 // Labels never change: dashboards and alerts match on them. Calls have the names of the node's operations.
-constexpr std::array kCallNames = {"match",   "get",   "put",    "set_match", "set_get",
-                                   "set_put", "touch", "retain", "unretain",  "drop"};
-static_assert(kCallNames.size() == kClientCallCount);
 constexpr std::array kPathLabels = {"tcp", "tls", "unix", "memfd", "verbs"};
 static_assert(kPathLabels.size() == kClientPathCount);
 constexpr std::array kErrorNames = {"deadline_exceeded", "unavailable",   "cancelled", "busy",
@@ -107,7 +108,7 @@ std::size_t ClientMetrics::error_index(error_code why) {
   return index;
 }
 
-void ClientMetrics::ended(ClientCall call, Took took, error_code why) {
+void ClientMetrics::ended(FrameType call, Took took, error_code why) {
   Calls& of = calls_[static_cast<std::size_t>(call)];
   const double seconds = std::chrono::duration<double>(took).count();
   static_assert(kSecondsBounds.size() + 1 == kBucketCount);
@@ -146,22 +147,25 @@ void ClientMetrics::set_prefill_speed(double tokens_per_second) {
 std::string ClientMetrics::text(const std::vector<NodeStatus>& nodes, const Gauges& gauges) const {
   Text text;
   text.family("call_duration_seconds", "histogram", "From a call to its result, by call");
-  for (std::size_t i = 0; i < kClientCallCount; ++i) {
-    const std::string call = label("call", kCallNames[i]);
+  for (const FrameType type : kCalls) {
+    const Calls& of = calls_[static_cast<std::size_t>(type)];
+    const std::string call = label("call", frame_type_name(type));
     std::uint64_t below = 0;
     for (std::size_t k = 0; k < kBucketCount; ++k) {
-      below += calls_[i].buckets[k];
+      below += of.buckets[k];
       const std::string bound = k < kSecondsBounds.size() ? number(kSecondsBounds[k]) : "+Inf";
       text.value(below, call + "," + label("le", bound), "_bucket");
     }
-    text.value(calls_[i].seconds, call, "_sum");
+    text.value(of.seconds, call, "_sum");
     text.value(below, call, "_count");
   }
   text.family("call_errors_total", "counter",
               "Calls that failed, or brought less than was asked for, by the reason; deadline_exceeded: out of time");
-  for (std::size_t i = 0; i < kClientCallCount; ++i) {
-    for (std::size_t k = 0; k < kErrorCount; ++k)
-      text.value(calls_[i].errors[k], label("call", kCallNames[i]) + "," + label("error_type", kErrorNames[k]));
+  for (const FrameType type : kCalls) {
+    for (std::size_t k = 0; k < kErrorCount; ++k) {
+      text.value(calls_[static_cast<std::size_t>(type)].errors[k],
+                 label("call", frame_type_name(type)) + "," + label("error_type", kErrorNames[k]));
+    }
   }
   text.family("calls_refused_total", "counter", "Calls refused at once, since as many as may be were in progress",
               refused_calls_);

@@ -21,21 +21,6 @@ struct NodeStatus;
 enum class ClientPath : std::uint8_t { kTcp, kTls, kUnix, kMemfd, kVerbs };
 inline constexpr std::size_t kClientPathCount = 5;
 
-/// Calls that are counted, each as a whole, however many nodes it asked.
-enum class ClientCall : std::uint8_t {
-  kMatch,
-  kGet,
-  kPut,
-  kSetMatch,
-  kSetGet,
-  kSetPut,
-  kTouch,
-  kRetain,
-  kUnretain,
-  kDrop
-};
-inline constexpr std::size_t kClientCallCount = 10;
-
 /// Plain numbers: counting costs an addition, and a clock reading at a call's begin and end. The text is made on
 /// request. Without a metrics library, because this lives in any engine's process.
 /// Thread safety: none; on the client's executor.
@@ -43,8 +28,8 @@ class ClientMetrics {
  public:
   using Took = std::chrono::nanoseconds;
 
-  /// `why`: the call's error, or the reason for a short result.
-  void ended(ClientCall call, Took took, error_code why);
+  /// Counts a call as a whole, however many nodes it asked. `why`: its error, or the reason for a short result.
+  void ended(FrameType call, Took took, error_code why);
   void refused() { ++refused_calls_; }  ///< Over calls_max.
   void matched(std::size_t memory, std::size_t disk, std::size_t missed, std::size_t block_size);
   /// `block_size`: tokens in a chain's block; 0 for a set.
@@ -74,7 +59,7 @@ class ClientMetrics {
     std::array<std::uint64_t, kErrorCount> errors{};
   };
 
-  std::array<Calls, kClientCallCount> calls_{};
+  std::array<Calls, kFrameTypeMax + 1> calls_{};  ///< By type.
   std::array<std::uint64_t, kClientPathCount> received_{}, sent_{};
   std::uint64_t refused_calls_ = 0;
   std::uint64_t match_memory_ = 0, match_disk_ = 0, match_missed_ = 0, match_hit_tokens_ = 0, match_missed_tokens_ = 0;

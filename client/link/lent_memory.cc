@@ -38,7 +38,6 @@ Result<std::span<std::byte>> LentMemory::adopt(std::size_t bytes, Result<std::un
     return memory.error();
   }
   auto region = std::make_shared<Region>();
-  region->id = next_id_++;
   region->memory = std::move(*memory);
   const std::span<std::byte> span = region->bytes();
   KV_ASSERT(span.size() == bytes);
@@ -70,7 +69,6 @@ Result<void> LentMemory::add_device(std::span<std::byte> addresses, Descriptor d
   if (any_of(addresses, [](const Region&) { return true; })) return Errc::kBadRequest;
   if (addresses.size() > bytes_max_ - bytes_) return Errc::kBusy;
   auto region = std::make_shared<Region>();
-  region->id = next_id_++;
   region->addresses = addresses;
   region->dmabuf = std::move(dmabuf);
   region->dmabuf_offset = dmabuf_offset;

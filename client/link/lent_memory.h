@@ -30,7 +30,6 @@ namespace kv {
 class LentMemory {
  public:
   struct Region {
-    std::uint64_t id = 0;
     std::unique_ptr<SharedMemory> memory;      ///< Null: a device's region, which has the members below.
     std::span<std::byte> addresses;            ///< The caller's.
     Descriptor dmabuf;                         ///< If the device exports its memory.

@@ -76,9 +76,7 @@ class LinkLanes::ConnectCall final : public Call {
       offers.push_back(
           wire::CreateLaneOffer(builder, lane->number, verbs::encode(builder, lane->own), lane->message_count));
     }
-    builder.Finish(wire::CreateVerbsConnectRequestDirect(builder, &offers));
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, wire::CreateVerbsConnectRequestDirect(builder, &offers));
   }
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::VerbsConnectResponse>(frame.table);
@@ -111,10 +109,8 @@ class LinkLanes::ConnectCall final : public Call {
   LinkLanes& lanes_;
 };
 
-LinkLanes::LinkLanes(CallSession& session, Listener& listener, std::uint32_t lane_count_max,
-                     std::uint32_t message_count_max)
+LinkLanes::LinkLanes(CallSession& session, std::uint32_t lane_count_max, std::uint32_t message_count_max)
     : session_(session),
-      listener_(listener),
       shared_(session.shared()),
       lane_count_max_(lane_count_max),
       message_count_max_(message_count_max),
@@ -176,7 +172,7 @@ bool LinkLanes::cut_attempt(std::uint32_t lanes) {
 }
 
 bool LinkLanes::wants_messages() const {
-  return !message_lane_ && message_count_max_ > 0 && listener_.may_try_messages();
+  return !message_lane_ && message_count_max_ > 0 && session_.may_try_messages();
 }
 
 void LinkLanes::cut_all() {
@@ -325,11 +321,11 @@ void LinkLanes::attempt_ended() {
 void LinkLanes::begin_messages(std::shared_ptr<Lane> lane) {
   lane->loop = std::make_shared<MessageLoop>(shared_.executor, lane->open, std::move(lane->queue));
   lane->messages->attach(
-      lane->loop->loop, shared_.clock, [this](std::span<const std::byte> message) { listener_.message_came(message); },
-      [this](error_code why) { listener_.messages_broke(why); });
+      lane->loop->loop, shared_.clock, [this](std::span<const std::byte> message) { session_.message_came(message); },
+      [this](error_code why) { session_.messages_broke(why); });
   // An exception is a bug (an assertion, see AssertPolicy) or the end of memory: this session ends, others go on.
   const auto ended = lifeline_.guard([this](std::exception_ptr thrown, Result<void> result) {
-    if (thrown || !result) listener_.messages_broke(thrown ? make_error_code(Errc::kBadFrame) : result.error());
+    if (thrown || !result) session_.messages_broke(thrown ? make_error_code(Errc::kBadFrame) : result.error());
   });
   asio::co_spawn(shared_.executor, MessageLoop::run(lane->loop), ended);
   message_lane_ = std::move(lane);

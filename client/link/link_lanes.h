@@ -28,19 +28,8 @@ namespace kv {
 /// the attempt's lanes. Belongs to its session.
 class LinkLanes {
  public:
-  class Listener {
-   public:
-    virtual void message_came(std::span<const std::byte> message) = 0;  ///< May destroy the lanes.
-    virtual void messages_broke(error_code why) = 0;                    ///< Likewise.
-    /// False if the message lane broke a short while ago, perhaps on another session.
-    virtual bool may_try_messages() const = 0;
-
-   protected:
-    ~Listener() = default;
-  };
-
-  /// `message_count_max` 0: without a message lane. `session` and `listener` outlive the lanes.
-  LinkLanes(CallSession& session, Listener& listener, std::uint32_t lane_count_max, std::uint32_t message_count_max);
+  /// `message_count_max` 0: without a message lane. `session` outlives the lanes.
+  LinkLanes(CallSession& session, std::uint32_t lane_count_max, std::uint32_t message_count_max);
   ~LinkLanes();
 
   /// Begins to connect the lanes that are down, if it is time.
@@ -72,7 +61,6 @@ class LinkLanes {
   void begin_messages(std::shared_ptr<Lane> lane);
 
   CallSession& session_;
-  Listener& listener_;
   ClientShared& shared_;
   const std::uint32_t lane_count_max_, message_count_max_;
   std::vector<std::shared_ptr<Lane>> lanes_;  ///< Null or up. At full size from the first attempt on.

@@ -18,10 +18,7 @@ class PingCall final : public Call {
   error_code send(CallSession& session) override {
     clock_ = &session.shared().clock;
     sent_ = clock_->now();
-    auto& builder = session.shared().new_request();
-    builder.Finish(wire::CreatePingRequest(builder));
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, wire::CreatePingRequest(session.shared().new_request()));
   }
   std::string on_last(const FrameReader::Frame& frame) override {
     if (read_table<wire::EmptyResponse>(frame.table) == nullptr) return "ping: malformed";

@@ -34,19 +34,23 @@ class RegionUse {
   std::shared_ptr<LentMemory::Region> region_;
 };
 
-/// The region that holds all of `blocks`, or nullptr. Requires at least one block.
+/// Where a call's blocks lie: the region that holds all of them; nullptr: none does, and their bytes go inline. Errors:
+/// kQuarantined; kBadRequest if some are in a device's memory but not all in one region, since this processor would
+/// have to touch the rest. Requires at least one block.
 template <class Byte>
-std::shared_ptr<LentMemory::Region> find_region(const LentMemory& memory, std::span<const std::span<Byte>> blocks) {
-  if (memory.bytes() == 0) return nullptr;
-  auto region = memory.find(blocks[0]);
-  if (!region) return nullptr;
-  const std::byte* const begin = region->bytes().data();
-  const std::byte* const end = begin + region->bytes().size();
+Result<std::shared_ptr<LentMemory::Region>> region_of(const LentMemory& memory,
+                                                      std::span<const std::span<Byte>> blocks) {
+  std::shared_ptr<LentMemory::Region> region = memory.bytes() > 0 ? memory.find(blocks[0]) : nullptr;
   for (const std::span<Byte> block : blocks) {
-    if (block.data() < begin || block.data() > end || block.size() > static_cast<std::size_t>(end - block.data())) {
-      return nullptr;
-    }
+    if (memory.is_quarantined(block)) return error_code(Errc::kQuarantined);
+    if (!region) continue;
+    const std::byte* const end = region->bytes().data() + region->bytes().size();
+    const bool is_in = block.data() >= region->bytes().data() && block.data() <= end &&
+                       block.size() <= static_cast<std::size_t>(end - block.data());
+    if (!is_in) region = nullptr;
   }
+  const auto is_device = [&](std::span<Byte> block) { return memory.is_device(block); };
+  if (!region && std::ranges::any_of(blocks, is_device)) return error_code(Errc::kBadRequest);
   return region;
 }
 
@@ -90,14 +94,6 @@ inline void append_range(std::vector<std::span<const std::byte>>& ranges, std::s
 inline std::uint64_t time_left_us(TimePoint until, const Clock& clock) {
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - clock.now()).count();
   return static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
-}
-
-/// False if some of `blocks` are in a device's memory, but not all in `region`: this processor would have to touch the
-/// rest, and must not touch device memory.
-template <class Byte>
-bool may_touch(const LentMemory& memory, const std::shared_ptr<LentMemory::Region>& region,
-               std::span<const std::span<Byte>> blocks) {
-  return region || std::ranges::none_of(blocks, [&](std::span<Byte> block) { return memory.is_device(block); });
 }
 
 inline const wire::Hash* wire_hashes(Hashes hashes) {

@@ -26,7 +26,6 @@ void VerbsLender::open() {
   const bool may_try = state_ == State::kIdle || (state_ == State::kUnavailable && clock_.now() >= open_again_);
   if (!may_try || is_opening_) return;
   is_opening_ = true;
-  if (state_ == State::kIdle) state_ = State::kOpening;
   struct Attempt {
     std::shared_ptr<Open> open = std::make_shared<Open>();
     std::string why;

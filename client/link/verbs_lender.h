@@ -30,7 +30,7 @@ class VerbsLender {
     std::vector<verbs::OpenDevice> devices;
     std::size_t device_of(std::size_t lane) const { return lane % devices.size(); }
   };
-  enum class State : std::uint8_t { kIdle, kOpening, kReady, kUnavailable };
+  enum class State : std::uint8_t { kIdle, kReady, kUnavailable };
 
   /// `provider`: replaces this machine's devices, used on the executor only; outlives the lender, as `clock` does.
   /// `numa`: the other thread's nodes, which determine the nearest devices.
@@ -72,7 +72,7 @@ class VerbsLender {
   verbs::DevicesConfig config_;
   verbs::Provider* provider_;
   State state_ = State::kIdle;
-  bool is_opening_ = false;                  ///< Also during a retry in kUnavailable.
+  bool is_opening_ = false;
   TimePoint open_again_ = TimePoint::max();  ///< In kUnavailable.
   std::string why_;
   std::shared_ptr<Open> open_;

@@ -1,5 +1,5 @@
-// client/types/call_types.h: what the calls on chains take and return. set_types.h has those of sets, context_types.h
-// those of named contexts.
+// client/types/call_types.h: what match, get and put take, of chains and of sets, and what they return of chains.
+// set_types.h has the results of sets, context_types.h the types of named contexts.
 #pragma once
 
 #include <chrono>
@@ -37,6 +37,9 @@ std::vector<std::span<Byte>> blocks_in(std::span<Byte> memory, std::size_t block
   return blocks;
 }
 
+// The options of the calls on chains and on sets. Those of a chain alone (tokens, extras, segments, first_block,
+// checksums, idle, hot_blocks) are ignored for a set, and group_counts for a chain.
+
 struct MatchOptions {
   std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.
   bool lease = false;                  ///< Keep the found blocks for the nodes' lease duration.
@@ -49,6 +52,7 @@ struct MatchOptions {
   std::span<const ExtraDigest> extras = {};
   ReuseHint reuse = ReuseHint::kNone;  ///< The expected next use of the blocks.
   CallControl control = {};
+  std::span<const std::uint32_t> group_counts = {};  ///< Of a set: see set_types.h.
 };
 struct MatchResult {
   std::size_t block_count = 0;             ///< Leading blocks held by their owners, in memory or on disk.
@@ -73,7 +77,7 @@ struct GetOptions {
   /// whole stripe (kStripeBytes), so small segments may end together.
   std::span<const std::uint64_t> segment_ends = {};
   SegmentCallback on_segment = {};
-  bool memory_only = false;  ///< Stop before blocks on disk.
+  bool memory_only = false;  ///< Stop before blocks on disk; of a set: skip them.
   /// The first block to copy. Destinations before it may be empty, and the result does not say whether those blocks are
   /// held. Requires a call without segments, not into a device's memory; into lent memory the blocks come inline. Nodes
   /// without this feature: kUnsupported.
@@ -83,6 +87,7 @@ struct GetOptions {
   /// block_count (in a segment callback: for its segment). kvs_enqueue_scatter_verified takes them as they are.
   std::span<std::uint64_t> checksums = {};
   CallControl control = {};
+  std::span<const std::uint32_t> group_counts = {};  ///< As in MatchOptions.
 };
 struct GetResult {
   /// Leading blocks landed and, outside device memory, verified. Later destinations are unspecified.
@@ -104,6 +109,7 @@ struct PutOptions {
   std::optional<std::size_t> hot_blocks = std::nullopt;
   ReuseHint reuse = ReuseHint::kNone;  ///< As in MatchOptions.
   CallControl control = {};
+  std::span<const std::uint32_t> group_counts = {};  ///< As in MatchOptions.
 };
 struct PutResult {
   std::size_t stored = 0, already_stored = 0, refused = 0;  ///< Sum: hashes.size().

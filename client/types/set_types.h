@@ -1,16 +1,12 @@
-// client/types/set_types.h: options and results of the calls for sets (Client::match_set, get_set, put_set).
+// client/types/set_types.h: results of the calls for sets (Client::match_set, get_set, put_set), and what a group is.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <type_traits>
 #include <vector>
 
 #include "base/result.h"
-#include "client/types/call_control.h"
-#include "index/reuse_hint.h"
 
 namespace kv {
 
@@ -29,17 +25,11 @@ enum class Held : std::uint8_t { kNowhere, kInMemory, kOnDisk };
 //   - Groups exist only in calls: nodes keep no record. All calls should list the same names with the same one first,
 //     because a group lies where that name belongs. touch, retain, unretain and drop take single names: among several
 //     nodes they reach only a group's first one. So a group is dropped by its first name.
-//   - A node without support for groups is not asked: `why` is kUnsupported.
+//   - A lease covers the groups that are in memory as a whole.
+//   - In a put, blocks that the store holds already count as put. If one block is refused or in conflict, the unstored
+//     rest of its group is refused too. `why`: kOutOfMemory or kTooLarge without room for one; kMismatch after a
+//     conflict; kNotFound if a block that was held has gone meanwhile: put it again.
 
-struct SetMatchOptions {
-  std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.
-  bool lease = false;                  ///< Keep the blocks in memory for the nodes' lease duration.
-  bool prefetch = false;               ///< Load blocks from disk into memory, for a later get.
-  CallControl control{};
-  /// As above. The lease covers the groups that are in memory as a whole.
-  std::span<const std::uint32_t> group_counts = {};
-  ReuseHint reuse = ReuseHint::kNone;  ///< The expected next use of the blocks.
-};
 /// n elements each, for n hashes.
 struct SetMatchResult {
   std::vector<Held> held;                  ///< Where its owner holds it.
@@ -50,13 +40,6 @@ struct SetMatchResult {
   Lease lease{};
 };
 
-struct SetGetOptions {
-  std::chrono::microseconds deadline;  ///< From the call to the last verified byte. No default: choose.
-  Lease lease{};                       ///< From an earlier match_set; this get ends it.
-  bool memory_only = false;            ///< Skip blocks on disk.
-  CallControl control{};
-  std::span<const std::uint32_t> group_counts = {};  ///< As above.
-};
 /// The outcome of one block. It landed, verified, iff `has_landed`: then its destination begins with its `block_bytes`
 /// bytes, and the bytes behind them are unchanged. Otherwise the destination is unspecified. All blocks of a group
 /// land, or none: if one is damaged, too long, or not read from disk in time, so are the others, for the same reason.
@@ -74,15 +57,6 @@ struct SetGetResult {
   error_code why;                 ///< The blocks' first error other than kTooLarge.
 };
 
-struct SetPutOptions {
-  std::chrono::microseconds deadline;  ///< From the call to the last commit. No default: choose.
-  CallControl control{};
-  /// As above. Blocks the store holds already count as put. If one block is refused or in conflict, the unstored rest
-  /// of its group is refused too. `why`: kOutOfMemory or kTooLarge without room for one; kMismatch after a conflict;
-  /// kNotFound if a block that was held has gone meanwhile: put it again.
-  std::span<const std::uint32_t> group_counts = {};
-  ReuseHint reuse = ReuseHint::kNone;  ///< As in SetMatchOptions.
-};
 enum class SetPutBlock : std::uint8_t {
   kRefused,  ///< Not stored; the reason is in SetPutResult::why.
   kStored,
@@ -94,9 +68,5 @@ struct SetPutResult {
   std::size_t stored = 0, already_stored = 0, conflicts = 0, refused = 0;  ///< Sum: hashes.size().
   error_code why;                                                          ///< Why some were refused.
 };
-
-// So `{...}` is safe inside co_await.
-static_assert(std::is_trivially_destructible_v<SetMatchOptions> && std::is_trivially_destructible_v<SetGetOptions> &&
-              std::is_trivially_destructible_v<SetPutOptions>);
 
 }  // namespace kv

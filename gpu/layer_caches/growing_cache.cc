@@ -14,13 +14,6 @@ Result<KvView> GrowingCache::update(const KvTensor& added) {
   return view();
 }
 
-Result<void> GrowingCache::crop(std::int64_t token_count) {
-  if (token_count < 0) token_count += token_count_;
-  if (token_count < 0 || token_count > token_count_) return Errc::kBadRequest;
-  token_count_ = token_count;
-  return {};
-}
-
 void GrowingCache::select(std::span<const std::int64_t> sequences) {
   if (tokens_) tokens_ = select_sequences(*tokens_, sequences);
 }

@@ -12,13 +12,16 @@ class GrowingCache final : public LayerCache {
  public:
   Result<KvView> update(const KvTensor& added) override;
   std::int64_t token_count() const override { return token_count_; }
-  Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;
   std::int64_t memory_bytes() const override { return tokens_ ? tokens_->memory_bytes() : 0; }
 
   KvView view() const { return {tokens_ ? &*tokens_ : nullptr, 0, token_count_}; }
 
  private:
+  Result<void> keep_first(std::int64_t token_count) override {
+    token_count_ = token_count;
+    return {};
+  }
   void reserve(const TokenShape& shape, std::int64_t token_count);
 
   std::optional<KvTensor> tokens_;

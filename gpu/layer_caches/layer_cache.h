@@ -40,7 +40,11 @@ class LayerCache {
 
   /// Keeps the first `token_count` tokens; a negative number removes that many. Errors: kBadRequest if there are not as
   /// many; kUnsupported if the next token's attention would need dropped tokens.
-  virtual Result<void> crop(std::int64_t token_count) = 0;
+  Result<void> crop(std::int64_t token_count) {
+    const std::int64_t kept = token_count < 0 ? this->token_count() + token_count : token_count;
+    if (kept < 0 || kept > this->token_count()) return Errc::kBadRequest;
+    return keep_first(kept);
+  }
 
   /// Replaces the batch by these of its sequences, in this order (beams, forks). Requires: indices in range.
   virtual void select(std::span<const std::int64_t> sequences) = 0;
@@ -51,6 +55,9 @@ class LayerCache {
 
   /// Bytes of the tokens kept, and of a view that was built and not dropped.
   virtual std::int64_t memory_bytes() const = 0;
+
+ private:
+  virtual Result<void> keep_first(std::int64_t token_count) = 0;  ///< crop() of a number from 0 to token_count().
 };
 
 }  // namespace kv

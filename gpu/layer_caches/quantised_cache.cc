@@ -92,9 +92,7 @@ Result<KvView> QuantisedCache::update(const KvTensor& added) {
 }
 
 /// Whole blocks can go. The rest of a cut one would be rounded again once the block is full (2).
-Result<void> QuantisedCache::crop(std::int64_t token_count) {
-  if (token_count < 0) token_count += this->token_count();
-  if (token_count < 0 || token_count > this->token_count()) return Errc::kBadRequest;
+Result<void> QuantisedCache::keep_first(std::int64_t token_count) {
   if (token_count < quantised_count() && token_count % config_.group_size != 0) return Errc::kUnsupported;
   blocks_.resize(std::min(blocks_.size(), static_cast<std::size_t>(token_count / config_.group_size)));
   whole_count_ = token_count - quantised_count();

@@ -49,8 +49,6 @@ class QuantisedCache final : public LayerCache {
 
   Result<KvView> update(const KvTensor& added) override;
   std::int64_t token_count() const override { return quantised_count() + whole_count_; }
-  /// Errors: kUnsupported for a length that ends within a quantised block.
-  Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;
   void drop_view() override { view_.reset(); }
   std::int64_t memory_bytes() const override;
@@ -58,6 +56,8 @@ class QuantisedCache final : public LayerCache {
   std::int64_t quantised_count() const { return static_cast<std::int64_t>(blocks_.size()) * config_.group_size; }
 
  private:
+  /// Errors: kUnsupported for a length that ends within a quantised block.
+  Result<void> keep_first(std::int64_t token_count) override;
   struct SequenceBlock {
     QuantisedGroups keys;    ///< [head][feature][token]
     QuantisedGroups values;  ///< [head][token][feature]

@@ -37,9 +37,7 @@ Result<KvView> SinkCache::update(const KvTensor& added) {
   return KvView{&*view_, 0, view_->token_count()};
 }
 
-Result<void> SinkCache::crop(std::int64_t token_count) {
-  if (token_count < 0) token_count += window_.token_count();
-  if (token_count < 0 || token_count > window_.token_count()) return Errc::kBadRequest;
+Result<void> SinkCache::keep_first(std::int64_t token_count) {
   if (!window_.crop(token_count)) return Errc::kUnsupported;
   return {};
 }

@@ -75,13 +75,14 @@ class SinkCache final : public LayerCache {
   /// View: the cached tokens, at positions 0, 1, 2, ..., and the added ones behind them.
   Result<KvView> update(const KvTensor& added) override;
   std::int64_t token_count() const override { return window_.token_count(); }
-  /// Errors: kUnsupported once the window has dropped tokens, except to the present length.
-  Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;
   void drop_view() override { view_.reset(); }
   std::int64_t memory_bytes() const override { return stored_.memory_bytes() + (view_ ? view_->memory_bytes() : 0); }
 
  private:
+  /// Errors: kUnsupported once the window has dropped tokens, except to the present length.
+  Result<void> keep_first(std::int64_t token_count) override;
+
   SinkWindow window_;
   Rotation rotation_;
   KvTensor stored_;

@@ -35,13 +35,6 @@ Result<KvView> StaticCache::update_at(const KvTensor& added, std::span<const std
   return KvView{&tokens_, 0, token_count_};
 }
 
-Result<void> StaticCache::crop(std::int64_t token_count) {
-  if (token_count < 0) token_count += token_count_;
-  if (token_count < 0 || token_count > token_count_) return Errc::kBadRequest;
-  token_count_ = token_count;
-  return {};
-}
-
 void StaticCache::select(std::span<const std::int64_t> sequences) { select_in_place(tokens_, token_count_, sequences); }
 
 Result<KvView> SlidingCache::update(const KvTensor& added) {
@@ -65,9 +58,7 @@ Result<KvView> SlidingCache::update(const KvTensor& added) {
   return KvView{&*long_view_, 0, long_view_->token_count()};
 }
 
-Result<void> SlidingCache::crop(std::int64_t token_count) {
-  if (token_count < 0) token_count += token_count_;
-  if (token_count < 0 || token_count > token_count_) return Errc::kBadRequest;
+Result<void> SlidingCache::keep_first(std::int64_t token_count) {
   if (token_count < token_count_ && token_count_ > window_tokens()) return Errc::kUnsupported;
   token_count_ = token_count;
   return {};

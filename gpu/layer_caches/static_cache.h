@@ -16,11 +16,15 @@ class StaticCache final : public LayerCache {
   /// The same to places of the caller's choice; token_count() then ends behind the last place ever written.
   Result<KvView> update_at(const KvTensor& added, std::span<const std::int64_t> places);
   std::int64_t token_count() const override { return token_count_; }
-  Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;  ///< As many as the batch has: memory stays in place.
   std::int64_t memory_bytes() const override { return tokens_.memory_bytes(); }
 
  private:
+  Result<void> keep_first(std::int64_t token_count) override {
+    token_count_ = token_count;
+    return {};
+  }
+
   KvTensor tokens_;
   std::int64_t token_count_ = 0;
 };
@@ -34,8 +38,6 @@ class SlidingCache final : public LayerCache {
 
   Result<KvView> update(const KvTensor& added) override;
   std::int64_t token_count() const override { return token_count_; }
-  /// Errors: kUnsupported once tokens have left the window, except to the present length.
-  Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;
   void drop_view() override { long_view_.reset(); }
   std::int64_t memory_bytes() const override {
@@ -45,6 +47,8 @@ class SlidingCache final : public LayerCache {
   KvView view() const { return {&tokens_, 0, kept_count()}; }
 
  private:
+  /// Errors: kUnsupported once tokens have left the window, except to the present length.
+  Result<void> keep_first(std::int64_t token_count) override;
   std::int64_t window_tokens() const { return tokens_.token_count(); }
   std::int64_t kept_count() const { return token_count_ < window_tokens() ? token_count_ : window_tokens(); }
 

@@ -1,7 +1,6 @@
 #include "gpu/paging/cached_prefix.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <numeric>
 
 #include "base/assert.h"

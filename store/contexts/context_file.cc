@@ -30,7 +30,8 @@ std::uint64_t wall_of(TimePoint time, const ClockPair& now) {
 }
 
 TimePoint time_of(std::uint64_t wall_us, const ClockPair& now) {
-  const std::uint64_t age = wall_us < now.wall_us ? now.wall_us - wall_us : 0;
+  constexpr std::uint64_t kAgeUsMax = std::chrono::microseconds(std::chrono::years(100)).count();  // fits a Duration
+  const std::uint64_t age = wall_us < now.wall_us ? std::min(now.wall_us - wall_us, kAgeUsMax) : 0;
   return now.steady - std::chrono::microseconds(age);
 }
 

@@ -56,8 +56,7 @@ std::uint64_t put(Store& store, SpaceId space, const std::vector<BlockHash>& has
     again = more->again;
   }
   constexpr std::array<std::uint64_t, 1> no_sum{};
-  for (std::uint64_t i = 0; i < incoming; ++i)
-    KV_ASSERT(store.commit(plan->put, no_sum, now) == PutDesk::CommitStatus::kStored);
+  for (std::uint64_t i = 0; i < incoming; ++i) KV_ASSERT(store.commit(plan->put, no_sum, now) == CommitStatus::kStored);
   store.end_put(plan->put);
   return incoming;
 }

@@ -129,9 +129,9 @@ class GroupControlTest : public CallControlTest {
   }
   std::vector<std::uint32_t> groups = {3, 1};
   Blocks memory{4, 1000};
-  SetMatchOptions match{.deadline = 1s, .group_counts = groups};
-  SetGetOptions get{.deadline = 1s, .group_counts = groups};
-  SetPutOptions put{.deadline = 1s, .group_counts = groups};
+  MatchOptions match{.deadline = 1s, .group_counts = groups};
+  GetOptions get{.deadline = 1s, .group_counts = groups};
+  PutOptions put{.deadline = 1s, .group_counts = groups};
 };
 
 TEST_F(GroupControlTest, APartOfAGroupIsNoAnswer) {

@@ -296,13 +296,13 @@ TEST_P(SetClientTest, AGroupIsStoredMatchedAndGotAsAWholeWhereItsFirstNameBelong
   for (std::size_t i = 0; i < hashes.size(); ++i) lengths.push_back(1 + i * 9'001);
   Memory mine = memory(lengths);
   for (std::size_t i = 0; i < hashes.size(); ++i) fill_block(hashes[i], mine.to[i]);
-  const SetPutOptions put_options{.deadline = 5s, .control = {}, .group_counts = groups};
+  const PutOptions put_options{.deadline = 5s, .control = {}, .group_counts = groups};
   const SetPutResult stored = loop.run(client->put_set(set, hashes, mine.from, put_options)).value();
   EXPECT_THAT(stored.blocks, Each(SetPutBlock::kStored)) << stored.why.message();
-  const SetMatchOptions match_options{.deadline = 5s, .group_counts = groups};
+  const MatchOptions match_options{.deadline = 5s, .group_counts = groups};
   EXPECT_EQ(loop.run(client->match_set(set, hashes, match_options))->held_count, hashes.size());
   for (const auto& block : mine.to) std::ranges::fill(block, std::byte{0xEE});
-  const SetGetOptions get_options{.deadline = 5s, .group_counts = groups};
+  const GetOptions get_options{.deadline = 5s, .group_counts = groups};
   SetGetResult got = loop.run(client->get_set(set, hashes, mine.to, get_options)).value();
   EXPECT_EQ(got.landed_count, hashes.size()) << got.why.message();
   for (std::size_t i = 0; i < hashes.size(); ++i) EXPECT_TRUE(is_right(hashes[i], mine.to[i])) << i;
@@ -338,9 +338,9 @@ TEST_P(SetClientTest, CountsThatDoNotCutTheNamesAreRefused) {
   const std::vector<std::uint32_t> long_one = {65, 1}, short_sum = {64, 1}, empty_one = {64, 0, 2}, right = {64, 2};
   for (const auto* groups : {&long_one, &short_sum, &empty_one, &right}) {
     const auto& asked = groups == &right ? twice : hashes;
-    const SetMatchOptions match{.deadline = 1s, .group_counts = *groups};
-    const SetGetOptions get{.deadline = 1s, .group_counts = *groups};
-    const SetPutOptions put{.deadline = 1s, .group_counts = *groups};
+    const MatchOptions match{.deadline = 1s, .group_counts = *groups};
+    const GetOptions get{.deadline = 1s, .group_counts = *groups};
+    const PutOptions put{.deadline = 1s, .group_counts = *groups};
     EXPECT_EQ(loop.run(client->match_set(set, asked, match)).error(), Errc::kBadRequest);
     EXPECT_EQ(loop.run(client->get_set(set, asked, mine.to, get)).error(), Errc::kBadRequest);
     EXPECT_EQ(loop.run(client->put_set(set, asked, mine.from, put)).error(), Errc::kBadRequest);

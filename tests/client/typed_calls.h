@@ -84,15 +84,15 @@ class TypedClient : public BlockingClient {
     request.from = blocks;
     return told(run(request), &Completion::put);
   }
-  Result<SetMatchResult> match_set(Space set, Hashes hashes, SetMatchOptions options) {
+  Result<SetMatchResult> match_set(Space set, Hashes hashes, MatchOptions options) {
     return told(run(request_of::with_options(Op::kMatchSet, set, hashes, options)), &SetResults::match);
   }
-  Result<SetGetResult> get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options) {
+  Result<SetGetResult> get_set(Space set, Hashes hashes, TargetBlocks blocks, GetOptions options) {
     Request request = request_of::with_options(Op::kGetSet, set, hashes, options);
     request.to = blocks;
     return told(run(request), &SetResults::get);
   }
-  Result<SetPutResult> put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options) {
+  Result<SetPutResult> put_set(Space set, Hashes hashes, SourceBlocks blocks, PutOptions options) {
     Request request = request_of::with_options(Op::kPutSet, set, hashes, options);
     request.from = blocks;
     return told(run(request), &SetResults::put);
@@ -213,17 +213,17 @@ class TypedQueue : public CompletionQueue {
                             std::uint64_t tag = 0) {
     return submit_from(Op::kPut, space, hashes, blocks, options, tag);
   }
-  Result<CallId> submit_match_set(Space set, Hashes hashes, SetMatchOptions options, std::uint64_t tag = 0,
+  Result<CallId> submit_match_set(Space set, Hashes hashes, MatchOptions options, std::uint64_t tag = 0,
                                   SetLists lists = {}) {
     Request request = request_of::with_options(Op::kMatchSet, set, hashes, options, tag);
     request.lists = lists;
     return submit(request);
   }
-  Result<CallId> submit_get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options,
+  Result<CallId> submit_get_set(Space set, Hashes hashes, TargetBlocks blocks, GetOptions options,
                                 std::uint64_t tag = 0) {
     return submit_to(Op::kGetSet, set, hashes, blocks, options, tag);
   }
-  Result<CallId> submit_put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options,
+  Result<CallId> submit_put_set(Space set, Hashes hashes, SourceBlocks blocks, PutOptions options,
                                 std::uint64_t tag = 0) {
     return submit_from(Op::kPutSet, set, hashes, blocks, options, tag);
   }

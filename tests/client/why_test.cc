@@ -105,7 +105,7 @@ TEST_F(ClientWhyTest, OfASetTheFirstNameInTheGivenOrderThatAnyNodeMissesIsExplai
   EXPECT_EQ(before.kind, MissKind::kNotRemembered);
   Blocks memory(names.size(), kWhyBytes);
   memory.fill(names);
-  const SetPutOptions options{.deadline = 1s};
+  const PutOptions options{.deadline = 1s};
   ASSERT_EQ(loop.run(client->put_set(space, names, memory.from, options)).value().stored, names.size());
   EXPECT_TRUE(why(names).is_whole);
   for (const std::size_t gone : {19, 7}) {

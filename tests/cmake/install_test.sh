@@ -63,5 +63,22 @@ if [ -z "$sanitizers" ]; then
   "$cc" -Wall -Werror "$examples/first_hit.c" $(pkg-config --cflags --libs kvstore) -o "$scratch/user" || fail 'pkg-config kvstore'
   # shellcheck disable=SC2046
   "$cc" -Wall -Werror -c $(pkg-config --cflags kvstore-client) -std=c++20 -fsyntax-only "$examples/first_hit.cc" || fail 'pkg-config kvstore-client'
+
+  # Paged caches, plans and caches by layer, which have no C interface.
+  cat > "$scratch/paging.cc" << 'END'
+#include <kvstore/gpu/layer_caches/growing_cache.h>
+#include <kvstore/gpu/paging/chunk_plan.h>
+#include <kvstore/gpu/paging/paged_cache.h>
+#include <kvstore/gpu/plans/row_plan.h>
+int main() {
+  kv::PagePool pool(8);
+  kv::PagedCache cache(pool, {.block_size = 4});
+  return cache.open({}, 9) && pool.free_count() == 4 && kv::GrowingCache().token_count() == 0 ? 0 : 1;
+}
+END
+  # shellcheck disable=SC2046
+  "$cc" -Wall -Werror -std=c++20 "$scratch/paging.cc" $(pkg-config --cflags --libs kvstore-client) -lstdc++ -lm -o "$scratch/user" ||
+    fail 'paging by pkg-config kvstore-client'
+  "$scratch/user" || fail 'the program of the paged cache'
 fi
 echo "install_test: $made programs and libraries"

@@ -28,8 +28,8 @@ double value_of(const std::string& text, const std::string& name) {
 
 TEST(ClientMetricsTest, TheTextIsWhatPrometheusReads) {
   ClientMetrics metrics;
-  metrics.ended(ClientCall::kGet, std::chrono::microseconds(15), {});
-  metrics.ended(ClientCall::kGet, std::chrono::seconds(9), asio::error::timed_out);
+  metrics.ended(FrameType::kGet, std::chrono::microseconds(15), {});
+  metrics.ended(FrameType::kGet, std::chrono::seconds(9), asio::error::timed_out);
   metrics.received(ClientPath::kVerbs, 1000);
   metrics.set_prefill_speed(1000);
   metrics.got(3, 1, 0, 16);

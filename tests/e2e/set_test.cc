@@ -55,7 +55,7 @@ class E2eSetTest : public testing::TestWithParam<Transport> {
         fill_pattern(pattern_seed(record.id(), batch[i]), blocks[i].first(lengths[at + i]));
         sources.push_back(blocks[i].first(lengths[at + i]));
       }
-      const SetPutOptions options{.deadline = kDeadline, .control = {}, .group_counts = groups};
+      const PutOptions options{.deadline = kDeadline, .control = {}, .group_counts = groups};
       const auto put = (*client)->put_set(client->space(), batch, sources, options);
       ASSERT_TRUE(put) << put.error().message();
       ASSERT_EQ(put->stored, kBatch) << put->refused << " refused: " << put->why.message();
@@ -186,8 +186,8 @@ TEST_P(E2eSetTest, AGroupIsWholeOrGoneAfterAKill) {
   for (std::size_t at = 0; at < kSetNames; at += kBatch) {
     const std::span<const BlockHash> batch = std::span(names).subspan(at, kBatch);
     const auto blocks = client->blocks(kBatch);
-    const SetMatchOptions match_options{.deadline = kDeadline, .group_counts = groups};
-    const SetGetOptions get_options{.deadline = kDeadline, .group_counts = groups};
+    const MatchOptions match_options{.deadline = kDeadline, .group_counts = groups};
+    const GetOptions get_options{.deadline = kDeadline, .group_counts = groups};
     const auto alone = (*client)->match_set(client->space(), batch, {.deadline = kDeadline});
     const auto match = (*client)->match_set(client->space(), batch, match_options);
     const auto got = (*client)->get_set(client->space(), batch, blocks, get_options);

@@ -539,7 +539,7 @@ asio::awaitable<void> use_set(Scene& scene, Client& client, Space set, std::span
   };
   switch (input.below(4)) {
     case 0: {
-      const SetMatchOptions options{
+      const MatchOptions options{
           .deadline = deadline, .lease = true, .prefetch = input.flag(), .control = {}, .group_counts = groups};
       const auto match = co_await client.match_set(set, scene.hashes, options);
       KV_ASSERT(!match || (match->held.size() == kCount && match->held_count <= kCount));
@@ -557,7 +557,7 @@ asio::awaitable<void> use_set(Scene& scene, Client& client, Space set, std::span
       std::vector<std::span<std::byte>> rooms(blocks.begin(), blocks.end());
       if (input.flag()) rooms[input.below(kCount)] = blocks[0].first(0);
       if (input.flag()) rooms[kCount - 1] = blocks[kCount - 1].first(input.below(200));
-      const SetGetOptions options{.deadline = deadline, .group_counts = groups};
+      const GetOptions options{.deadline = deadline, .group_counts = groups};
       const auto got = co_await client.get_set(set, scene.hashes, rooms, options);
       std::size_t landed = 0;
       for (std::size_t i = 0; got && i < kCount; ++i) {
@@ -576,7 +576,7 @@ asio::awaitable<void> use_set(Scene& scene, Client& client, Space set, std::span
       std::fill(own.begin(), own.end(), std::byte{0x42});
       std::vector<std::span<const std::byte>> sources;
       for (std::size_t i = 0; i < kCount; ++i) sources.push_back(blocks[i].first(Scene::kLengths[i]));
-      const SetPutOptions options{.deadline = deadline, .control = {}, .group_counts = groups};
+      const PutOptions options{.deadline = deadline, .control = {}, .group_counts = groups};
       const auto put = co_await client.put_set(set, scene.hashes, sources, options);
       KV_ASSERT(!put || put->stored + put->already_stored + put->conflicts + put->refused == kCount);
       KV_ASSERT(!put || (put->refused > 0) == bool(put->why));

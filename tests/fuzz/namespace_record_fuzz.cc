@@ -1,6 +1,7 @@
 #include <string_view>
 
 #include "base/assert.h"
+#include "base/text/printable.h"
 #include "index/namespace_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -10,7 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!record) {
     const std::string why = record.error().text;
     KV_ASSERT(record.error() == Errc::kBadRequest && !why.empty() && why.size() < 10'000);
-    for (const char c : why) KV_ASSERT(c == '\n' || (c >= ' ' && c <= '~'));  // it goes to a terminal or a log
+    KV_ASSERT(is_utf8(why));  // it goes to a terminal or a log
+    for (const unsigned char c : why) KV_ASSERT(c == '\n' || (c >= ' ' && c != 127));
     return 0;
   }
   KV_ASSERT(record->text() == text);  // one namespace has one text

@@ -270,10 +270,8 @@ class Operations {
     }
     if (!put.has_groups) return (void)store_->commit(at->first, sums, now_);
     const auto statuses = store_->commit_group(at->first, sums, now_);
-    const auto has = [&](PutDesk::CommitStatus status) {
-      return std::ranges::find(statuses, status) != statuses.end();
-    };
-    using enum PutDesk::CommitStatus;
+    const auto has = [&](CommitStatus status) { return std::ranges::find(statuses, status) != statuses.end(); };
+    using enum CommitStatus;
     KV_ASSERT(!has(kStored) || !(has(kRefused) || has(kConflict)));
   }
   void end_put() {
@@ -396,7 +394,7 @@ class Operations {
     const auto hashes = names();
     std::vector<std::uint32_t> lengths(hashes.size());
     for (auto& length : lengths) length = static_cast<std::uint32_t>(1 + input_.below(kSetBytesMax));
-    PutDesk::SetOfferOptions options{.session = session(), .lengths = lengths};
+    SetPuts::OfferOptions options{.session = session(), .lengths = lengths};
     const std::size_t cut = hashes.size() > 1 && input_.flag() ? 1 + input_.below(hashes.size() - 1) : 0;
     Put put{0, static_cast<std::uint64_t>(options.session), hashes, {}, 0, true};
     const auto groups = cut > 0 ? std::vector<std::uint32_t>() : groups_of(hashes.size());

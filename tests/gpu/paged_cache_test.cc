@@ -227,6 +227,33 @@ TEST_F(PagedCacheTest, AWindowedHitBeginsWithNullPages) {
   EXPECT_EQ(pool.user_count(PageId{3}), 2u);
 }
 
+TEST_F(PagedCacheTest, HitsThatAreHeldOutlastTheOpeningOfOtherGroups) {
+  PagePool small(5);
+  PagedCache full(small, {.block_size = 4}), window(small, {.block_size = 2, .window_tokens = 3});
+  const std::vector<GroupConfig> groups = {{.block_size = 4}, {.block_size = 2, .window_tokens = 3}};
+  const auto full_names = names_of({1, 2}, 0), window_names = names_of({1, 2, 3, 4}, 1);
+  const std::vector<std::span<const BlockName>> names = {full_names, window_names};
+  const auto warm = window.open({}, 4).value();  // pages 1 and 2
+  window.name_blocks(warm, window_names);
+  const auto warm_full = full.open({}, 4).value();  // page 3
+  full.name_blocks(warm_full, full_names);
+  window.close(warm);
+  full.close(warm_full);
+
+  const auto prefixes = find_cached_prefix(small, groups, names, 12);  // the window's hit: page 2
+  ASSERT_EQ(prefixes[0].token_count, 4u);
+  EXPECT_EQ(prefixes[1].pages, pages({0, 2}));
+  for (const CachedPrefix& each : prefixes) small.touch(each.pages);
+  const auto opened = full.open(prefixes[0], 12);  // takes 4 and 1, while 2 was to be taken before 1
+  ASSERT_TRUE(opened);
+  EXPECT_EQ(table(*opened, &full), pages({3, 4, 1}));
+  EXPECT_EQ(window.open(prefixes[1], 12).error(), Errc::kOutOfMemory);
+  full.close(*opened);
+  for (const CachedPrefix& each : prefixes) small.release(each.pages);
+  EXPECT_EQ(small.free_count(), 4u);
+  EXPECT_EQ(find_cached_prefix(small, groups, names, 12)[1].token_count, 4u);  // a failure costs no hit
+}
+
 TEST_F(PagedCacheTest, ACacheThatEndsReturnsItsPages) {
   {
     PagedCache ended(pool, {.block_size = 4});

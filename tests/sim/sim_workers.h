@@ -318,8 +318,7 @@ class Workers : public Setting {
     switch (pick(0, 9)) {
       case 0:
       case 1: {
-        const SetMatchOptions options{
-            .deadline = deadline, .lease = chance(0.5), .control = {}, .group_counts = groups};
+        const MatchOptions options{.deadline = deadline, .lease = chance(0.5), .control = {}, .group_counts = groups};
         const auto match = co_await client.match_set(set, hashes, options);
         check_deadline("match_set", began, deadline);
         if (!match) break;
@@ -376,11 +375,11 @@ class Workers : public Setting {
           blocks.push_back(rest.first(chance(0.1) ? pick(0, room) : room));
           rest = rest.subspan(room);
         }
-        const SetGetOptions options{.deadline = deadline,
-                                    .lease = worker.set_lease,
-                                    .memory_only = false,
-                                    .control = {},
-                                    .group_counts = groups};
+        const GetOptions options{.deadline = deadline,
+                                 .lease = worker.set_lease,
+                                 .memory_only = false,
+                                 .control = {},
+                                 .group_counts = groups};
         const auto got = co_await client.get_set(set, hashes, blocks, options);
         worker.set_lease = Lease{};
         check_deadline("get_set", began, deadline);
@@ -427,7 +426,7 @@ class Workers : public Setting {
           ++fate.put_count;
           ++fate.unfinished_puts;
         }
-        const SetPutOptions options{.deadline = deadline, .control = {}, .group_counts = groups};
+        const PutOptions options{.deadline = deadline, .control = {}, .group_counts = groups};
         const auto put = co_await client.put_set(set, hashes, blocks, options);
         check_deadline("put_set", began, deadline);
         if (put && !put->why) {  // else a node may yet take what has reached it

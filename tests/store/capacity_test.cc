@@ -118,7 +118,7 @@ TEST_F(CapacityTest, BlocksThatAreReadAndSlotsThatAreFilledAreWaitedFor) {
   EXPECT_TRUE(has_bytes(read.blocks[0].bytes, checksum_seed(store->find_namespace(space)->id(), last[0])));
   store->unpin(read);
   EXPECT_FALSE(shrink(4)) << "the put writes there";
-  EXPECT_EQ(store->commit(plan.put, fill(plan.incoming[0]), now), PutDesk::CommitStatus::kStored);
+  EXPECT_EQ(store->commit(plan.put, fill(plan.incoming[0]), now), CommitStatus::kStored);
   store->end_put(plan.put);
   EXPECT_TRUE(shrink(4));
   EXPECT_EQ(verified(space, fresh), 1u);

@@ -505,7 +505,7 @@ class EventRandomTest : public EventTest, public testing::WithParamInterface<int
     const auto plan =
         store->offer(universe.space, first(part, in_memory + prefix.on_disk.size()), {.session = kBob}, now).value();
     for (const auto& block : plan.incoming) {
-      if (store->commit(plan.put, fill(block), now) == PutDesk::CommitStatus::kRefused) break;
+      if (store->commit(plan.put, fill(block), now) == CommitStatus::kRefused) break;
     }
     if (plan.put != PutId{}) store->end_put(plan.put);
   }

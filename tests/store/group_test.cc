@@ -10,7 +10,7 @@ namespace kv {
 namespace {
 
 using Held = ReadDesk::Held;
-using Status = PutDesk::CommitStatus;
+using Status = CommitStatus;
 using GroupCounts = std::vector<std::uint32_t>;
 
 class GroupTest : public StoreFixture {
@@ -303,7 +303,7 @@ TEST_F(GroupTest, AListInPartsIsOnePutOfGroups) {
   put_alone(std::span(hashes).first(1));
   const std::vector<std::uint32_t> lengths(7, kLength);
   const GroupCounts first = {3}, rest = {2, 2};
-  PutDesk::SetOfferOptions options{
+  SetPuts::OfferOptions options{
       .session = kAlice, .lengths = std::span(lengths).first(3), .is_part = true, .group_counts = first};
   const PutId put = store->offer_set(set, std::span(hashes).first(3), options, now)->put;
   ASSERT_EQ(store->check(), "");

@@ -241,7 +241,7 @@ TEST_F(MissTest, ABlockThatAPutIsBringingIsToldSo) {
   auto plan = store->offer(space, hashes, {.session = kAlice}, now).value();
   EXPECT_EQ(explain(space, hashes).why, MissKind::kBeingStored);
   EXPECT_EQ(explain(space, chain(2, 3)).why, MissKind::kNotRemembered);
-  ASSERT_EQ(store->commit(plan.put, fill(plan.incoming[0]), now), PutDesk::CommitStatus::kStored);
+  ASSERT_EQ(store->commit(plan.put, fill(plan.incoming[0]), now), CommitStatus::kStored);
   EXPECT_EQ(explain(space, hashes).memory_block_count, 1u);
   EXPECT_EQ(explain(space, hashes).why, MissKind::kBeingStored);
   store->end_put(plan.put);

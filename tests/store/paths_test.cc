@@ -21,7 +21,7 @@ class PathsTest : public StoreFixture {
   void put_idle(SpaceId space, std::span<const BlockHash> hashes, Duration idle) {
     auto plan = store->offer(space, hashes, {.session = kAlice, .idle = idle}, now).value();
     for (const auto& block : plan.incoming) {
-      EXPECT_EQ(store->commit(plan.put, fill(block), now), PutDesk::CommitStatus::kStored);
+      EXPECT_EQ(store->commit(plan.put, fill(block), now), CommitStatus::kStored);
     }
     if (plan.put != PutId{}) store->end_put(plan.put);
   }

@@ -17,7 +17,7 @@ namespace kv {
 namespace {
 
 using Held = ReadDesk::Held;
-using Status = PutDesk::CommitStatus;
+using Status = CommitStatus;
 
 NamespaceRecord set_record(const std::string& model, std::size_t length_max) {
   return NamespaceRecord::from_fields(
@@ -37,7 +37,7 @@ class SetTest : public StoreFixture {
                                              std::span<const std::uint32_t> lengths) {
     now += Duration(1000);
     std::vector<std::optional<Status>> result(hashes.size());
-    const PutDesk::SetOfferOptions options{.session = kAlice, .lengths = lengths, .may_lose = may_lose};
+    const SetPuts::OfferOptions options{.session = kAlice, .lengths = lengths, .may_lose = may_lose};
     auto plan = store->offer_set(set, hashes, options, now).value();
     for (const std::uint32_t i : plan.wanted) result[i] = Status::kRefused;
     const PutId id = plan.put;
@@ -352,7 +352,7 @@ TEST_F(SetTest, AListInPartsIsOneOfferOnePromiseAndOneGet) {
   put_all(set, std::span(hashes).subspan(4, 1), 5);
 
   const auto first = std::span(hashes).first(5), rest = std::span(hashes).last(4);
-  PutDesk::SetOfferOptions options{.session = kAlice, .lengths = std::span(lengths).first(5), .is_part = true};
+  SetPuts::OfferOptions options{.session = kAlice, .lengths = std::span(lengths).first(5), .is_part = true};
   auto plan = store->offer_set(set, first, options, now).value();
   EXPECT_EQ(plan.wanted, (std::vector<std::uint32_t>{0, 1, 2, 3}));
   EXPECT_EQ(plan.stored_count, 1u);
@@ -533,7 +533,7 @@ class SetModelTest : public SetTest {
       if (!read && key != DiskKey{}) read = read_verified(disk, key, block.seed, block.block_bytes);
       if (read && block.promote && store->is_on_disk(block.id)) {
         const auto& hash = move.hashes[block.index];
-        const PutDesk::SetOfferOptions options{
+        const SetPuts::OfferOptions options{
             .session = kAlice, .lengths = {&block.block_bytes, 1}, .may_lose = may_lose, .promote = true};
         const auto plan = store->offer_set(move.space, {&hash, 1}, options, now).value();
         if (plan.incoming.size() == 1) {
@@ -732,7 +732,7 @@ class SetModelTest : public SetTest {
           lengths.push_back(static_cast<std::uint32_t>(bound));
         }
         const auto groups = some_groups(hashes);
-        const PutDesk::SetOfferOptions options{
+        const SetPuts::OfferOptions options{
             .session = kAlice, .lengths = lengths, .may_lose = may_lose, .group_counts = groups};
         const auto offered = store->offer_set(set, hashes, options, now);
         ASSERT_EQ(offered.error(), fits_in_arena(which, groups, lengths) ? error_code() : Errc::kTooLarge);

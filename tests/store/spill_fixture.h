@@ -146,7 +146,7 @@ class SpillTest : public StoreFixture {
     for (const auto& block : plan.incoming) {
       const DiskBlock& from = read[block.index - first];
       std::memcpy(block.bytes.data(), from.bytes.data(), from.bytes.size());
-      EXPECT_EQ(store->commit(plan.put, from.checksums, now), PutDesk::CommitStatus::kStored);
+      EXPECT_EQ(store->commit(plan.put, from.checksums, now), CommitStatus::kStored);
     }
     if (plan.put != PutId{}) store->end_put(plan.put);
   }

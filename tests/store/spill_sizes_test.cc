@@ -43,8 +43,7 @@ class ManySizesSpillTest : public SpillTest {
     auto plan = store->offer_set(set, hashes, {.session = kAlice, .lengths = lengths, .may_lose = false}, now).value();
     const PutId id = plan.put;
     for (;;) {
-      for (const auto& block : plan.incoming)
-        ASSERT_EQ(store->commit(id, fill(block), now), PutDesk::CommitStatus::kStored);
+      for (const auto& block : plan.incoming) ASSERT_EQ(store->commit(id, fill(block), now), CommitStatus::kStored);
       if (plan.refused_count == 0) break;
       ASSERT_TRUE(plan.again || make_room());
       plan = store->offer_more(id, now, false).value();

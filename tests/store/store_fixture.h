@@ -110,7 +110,7 @@ class StoreFixture : public testing::Test {
     const PutId id = plan.put;
     for (;;) {
       for (const auto& block : plan.incoming) {
-        EXPECT_EQ(store->commit(id, fill(block), now), PutDesk::CommitStatus::kStored);
+        EXPECT_EQ(store->commit(id, fill(block), now), CommitStatus::kStored);
         ++stored.stored;
       }
       stored.refused = plan.refused_count;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kModelBlockBytes = 192;  // a stride of 192, no checksum of several stripes: small and many
 constexpr std::size_t kSlots = 40;
-using Status = PutDesk::CommitStatus;
+using Status = CommitStatus;
 
 struct Node {
   Node* parent = nullptr;

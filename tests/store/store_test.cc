@@ -8,7 +8,7 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kStoreBlockBytes = 4096;
-using Status = PutDesk::CommitStatus;
+using Status = CommitStatus;
 
 class StoreTest : public StoreFixture {
  protected:

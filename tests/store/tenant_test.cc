@@ -14,7 +14,7 @@
 namespace kv {
 namespace {
 
-using Status = PutDesk::CommitStatus;
+using Status = CommitStatus;
 
 constexpr std::size_t kBytes = 4096, kSlots = 24;
 

@@ -6,6 +6,11 @@
 
 namespace kv {
 
+bool passes(const BlockTarget& target) {
+  return target.checksums.empty() ||
+         verify_block(target.seed + target.first_stripe * kStripeStep, target.bytes, target.checksums);
+}
+
 /// At most kReadBytes at once: then the bytes are still in the cache when filled() computes their checksums.
 std::size_t BlockSink::next(std::span<asio::mutable_buffer> buffers) {
   if (cancelled_) {  // the payload must still leave the stream, or the next frame could not be read

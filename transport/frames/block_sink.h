@@ -21,6 +21,9 @@ struct BlockTarget {
   std::span<const std::uint64_t> checksums;  ///< Expected, one per stripe of `bytes`; empty: not verified.
 };
 
+/// Whether all of a landed target has its checksums. Without any it passes.
+[[nodiscard]] bool passes(const BlockTarget& target);
+
 /// Fills targets one after the other. After cancel() the remaining payload is discarded, and targets stay untouched.
 class BlockSink final : public PayloadSink {
  public:

@@ -9,25 +9,13 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "transport/frames/block_sink.h"
 
 namespace kv {
 namespace {
 
 constexpr std::size_t kIdleBytes = 4 * 1024;
 constexpr std::size_t kBytesPerTurn = 2 << 20;  ///< Of payload: half a millisecond with its checksums, then a pause.
-
-/// Sends all bytes to one scratch buffer: skipped payload still has to be read.
-class DiscardSink final : public PayloadSink {
- public:
-  std::size_t next(std::span<asio::mutable_buffer> buffers) override {
-    buffers[0] = asio::buffer(scratch_);
-    return 1;
-  }
-  void filled(std::size_t) override {}
-
- private:
-  std::array<std::byte, 16 * 1024> scratch_;
-};
 
 }  // namespace
 
@@ -245,8 +233,9 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
 }
 
 Async<void> FrameReader::skip_payload() {
-  DiscardSink sink;
-  co_return co_await read_payload(sink);
+  BlockSink nowhere{std::span<const BlockTarget>()};
+  nowhere.cancel();
+  co_return co_await read_payload(nowhere);
 }
 
 }  // namespace kv

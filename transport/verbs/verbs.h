@@ -85,15 +85,13 @@ class MemoryRegion {
   virtual std::uint32_t rkey() const = 0;  ///< For the peer's requests. Not a secret: few bits, and easy to guess.
 };
 
-/// How a request ended. The values are those of ibv_wc_status.
+/// How a request ended. The values are those of ibv_wc_status; name_of() also tells those without a name here.
 enum class Status : std::uint8_t {
   kSuccess = 0,
   kLocalLength = 1,  ///< A message is longer than its RECV.
   kLocalQueuePair = 2,
-  kLocalEec = 3,
   kLocalProtection = 4,  ///< lkey, bounds or access of our own memory.
   kFlushed = 5,          ///< The queue pair entered ERROR before the request was carried out.
-  kWindowBind = 6,
   kBadResponse = 7,
   kLocalAccess = 8,
   kRemoteRequest = 9,  ///< The peer cannot carry out such a request.
@@ -101,13 +99,7 @@ enum class Status : std::uint8_t {
   kRemoteOperation = 11,
   kRetryExceeded = 12,     ///< The peer does not answer.
   kNotReadyExceeded = 13,  ///< The peer had no RECV posted.
-  kLocalRdd = 14,
-  kRemoteRdRequest = 15,
-  kRemoteAborted = 16,
-  kBadEecNumber = 17,
-  kBadEecState = 18,
   kFatal = 19,
-  kResponseTimeout = 20,
   kGeneral = 21,
 };
 inline constexpr std::uint8_t kStatusCount = 22;

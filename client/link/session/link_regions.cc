@@ -32,7 +32,7 @@ class LinkRegions::AddCall final : public Call {
     auto& builder = session.shared().new_request();
     if (regions_.by_memfd_) {
       builder.Finish(wire::CreateRegionAddRequest(builder, bytes_));
-      session.send_descriptor(type, request_id(), builder, lent_->memory->fd());
+      session.send_frame(type, request_id(), builder, lent_->memory->fd());
       return {};
     }
     KV_ASSERT(regions_.lanes_ != nullptr);
@@ -71,7 +71,7 @@ class LinkRegions::AddCall final : public Call {
     } else if (!lent_) {
       regions_.remove(*this);
     }
-    regions_.listener_.lend_ended();
+    regions_.session_.lend_ended();
   }
 
   LinkRegions& regions_;
@@ -82,8 +82,7 @@ class LinkRegions::AddCall final : public Call {
   TimePoint retry_at_ = TimePoint::max();  ///< After a refusal.
 };
 
-LinkRegions::LinkRegions(CallSession& session, Listener& listener, bool by_memfd)
-    : session_(session), listener_(listener), by_memfd_(by_memfd) {}
+LinkRegions::LinkRegions(CallSession& session, bool by_memfd) : session_(session), by_memfd_(by_memfd) {}
 
 LinkRegions::~LinkRegions() = default;
 

@@ -18,21 +18,14 @@ namespace kv {
 /// Thread safety: none; on the client's executor. Belongs to its session.
 class LinkRegions {
  public:
-  class Listener {
-   public:
-    virtual void lend_ended() = 0;  ///< A kPending was decided.
-
-   protected:
-    ~Listener() = default;
-  };
   enum class State : std::uint8_t {
     kNotNow,   ///< By RDMA: devices, registration or lanes are not ready. Calls go inline.
-    kPending,  ///< The node is being asked; Listener::lend_ended() follows.
+    kPending,  ///< The node is being asked; CallSession::lend_ended() follows.
     kYes,
     kRefused
   };
 
-  LinkRegions(CallSession& session, Listener& listener, bool by_memfd);
+  LinkRegions(CallSession& session, bool by_memfd);
   ~LinkRegions();
 
   /// Switches to RDMA; nullptr: ends it. The lanes outlive this, or are removed before.
@@ -55,7 +48,6 @@ class LinkRegions {
   void remove(AddCall& lent);
 
   CallSession& session_;
-  Listener& listener_;
   const bool by_memfd_;
   LinkLanes* lanes_ = nullptr;
   std::vector<std::unique_ptr<AddCall>> lent_;

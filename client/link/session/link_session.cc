@@ -42,8 +42,8 @@ LinkSession::LinkSession(std::shared_ptr<ClientShared> shared, Listener& listene
       reader_(*stream_),
       writer_(*stream_, shared_->executor),
       requests_(shared_->memory),
-      spaces_(*this, *this),
-      regions_(*this, *this, /*by_memfd=*/stream_->can_pass_descriptors()) {}
+      spaces_(*this),
+      regions_(*this, /*by_memfd=*/stream_->can_pass_descriptors()) {}
 
 LinkSession::~LinkSession() = default;
 
@@ -234,7 +234,7 @@ bool LinkSession::on_hello(const FrameReader::Frame& frame) {
   if (!what.empty()) return violation(std::move(what));
   if (terms_.lanes_max > 0 && !stream_->can_pass_descriptors() && shared_->config.rdma != ClientConfig::Rdma::kOff) {
     const auto messages = terms_.has_messages ? static_cast<std::uint32_t>(shared_->config.rdma_messages) : 0;
-    lanes_ = std::make_unique<LinkLanes>(*this, static_cast<LinkLanes::Listener&>(*this), terms_.lanes_max, messages);
+    lanes_ = std::make_unique<LinkLanes>(*this, terms_.lanes_max, messages);
     regions_.set_lanes(lanes_.get());
   }
   reader_.set_limits({.table_bytes_max = kTableBytesMax, .payload_bytes_max = kPayloadBytesMax});
@@ -307,13 +307,9 @@ void LinkSession::send_and_forget(FrameType type, const flatbuffers::FlatBufferB
   flush_soon();
 }
 
-void LinkSession::send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder) {
-  writer_.send(header_of(type, request_id), table_of(builder));
-}
-
-void LinkSession::send_descriptor(FrameType type, std::uint64_t request_id,
-                                  const flatbuffers::FlatBufferBuilder& builder, int fd) {
-  KV_ASSERT(stream_->can_pass_descriptors() && fd >= 0);
+void LinkSession::send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
+                             int fd) {
+  KV_ASSERT(fd < 0 || stream_->can_pass_descriptors());
   writer_.send(header_of(type, request_id), table_of(builder), {}, nullptr, fd);
 }
 

@@ -33,11 +33,7 @@ namespace kv {
 ///   3. The listener is notified of the end once, by session_ended() or retired_ended(), its last notification. That
 ///      precedes the end of the session's calls, so that a call started by one of them does not come here again.
 /// Thread safety: none; on the client's executor. Two coroutines, reader and writer, hold it until the stream ends.
-class LinkSession final : public CallSession,
-                          public std::enable_shared_from_this<LinkSession>,
-                          private LinkSpaces::Listener,
-                          private LinkRegions::Listener,
-                          private LinkLanes::Listener {
+class LinkSession final : public CallSession, public std::enable_shared_from_this<LinkSession> {
  public:
   /// The session's link; it also owns the calls that the session itself makes.
   class Listener : public CallOwner {
@@ -98,9 +94,8 @@ class LinkSession final : public CallSession,
   std::weak_ptr<CallSession> handle() override { return weak_from_this(); }
   void start_own(Call& call, Duration limit) override;
   void send_and_forget(FrameType type, const flatbuffers::FlatBufferBuilder& builder) override;
-  void send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder) override;
-  void send_descriptor(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
-                       int fd) override;
+  void send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
+                  int fd = -1) override;
   void send_lent(FrameType type, const Call& lender, const flatbuffers::FlatBufferBuilder& builder,
                  std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done) override;
   [[nodiscard]] bool take_back(const Call& lender, std::size_t bytes_max) override;
@@ -131,7 +126,7 @@ class LinkSession final : public CallSession,
   /// Whether the node may still write to lent memory when the session ends.
   enum class Node : std::uint8_t { kMayWrite, kHasClosed };
 
-  // LinkSpaces, LinkRegions, LinkLanes
+  // From its parts.
   void open_ended(std::uint32_t space, error_code why, const std::string& text) override;
   void lend_ended() override;
   void message_came(std::span<const std::byte> message) override;

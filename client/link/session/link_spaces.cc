@@ -36,9 +36,7 @@ class LinkSpaces::OpenCall final : public Call {
 
   error_code send(CallSession& session) override {
     auto& builder = session.shared().new_request();
-    builder.Finish(wire::CreateOpenRequest(builder, builder.CreateString(asked().record.text())));
-    session.send_frame(type, request_id(), builder);
-    return {};
+    return send_table(session, wire::CreateOpenRequest(builder, builder.CreateString(asked().record.text())));
   }
 
   std::string on_last(const FrameReader::Frame& frame) override {
@@ -61,7 +59,7 @@ class LinkSpaces::OpenCall final : public Call {
     opened_ = why ? State::kNo : State::kYes;
     const ClientShared& shared = spaces_.session_.shared();
     if (why) retry_at_ = shared.clock.now() + shared.config.backoff_max;
-    spaces_.listener_.open_ended(number_, why, error_text());
+    spaces_.session_.open_ended(number_, why, error_text());
   }
 
   LinkSpaces& spaces_;
@@ -72,7 +70,7 @@ class LinkSpaces::OpenCall final : public Call {
   TimePoint retry_at_{};  ///< After a failure, without `must`.
 };
 
-LinkSpaces::LinkSpaces(CallSession& session, Listener& listener) : session_(session), listener_(listener) {}
+LinkSpaces::LinkSpaces(CallSession& session) : session_(session) {}
 
 LinkSpaces::~LinkSpaces() = default;
 

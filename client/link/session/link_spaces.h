@@ -18,24 +18,16 @@ namespace kv {
 /// Thread safety: none; on the client's executor. Belongs to its session.
 class LinkSpaces {
  public:
-  class Listener {
-   public:
-    /// An open request has ended. `text`: the node's reason for a refusal.
-    virtual void open_ended(std::uint32_t space, error_code why, const std::string& text) = 0;
-
-   protected:
-    ~Listener() = default;
-  };
   enum class State : std::uint8_t { kNo, kPending, kYes };
 
-  LinkSpaces(CallSession& session, Listener& listener);
+  explicit LinkSpaces(CallSession& session);
   ~LinkSpaces();
 
   State state(std::uint32_t space) const;
   std::uint32_t handle(std::uint32_t space) const;  ///< Requires state() == kYes.
   bool can_open(std::uint32_t space) const;         ///< False: its record is over the node's limit.
-  /// Asks the node; Listener::open_ended() follows. Has no effect if the namespace is open or being opened, the session
-  /// is full, or opening failed a short while ago and `must` is false.
+  /// Asks the node; CallSession::open_ended() follows. Has no effect if the namespace is open or being opened, the
+  /// session is full, or opening failed a short while ago and `must` is false.
   void open(std::uint32_t space, bool must);
   /// The node has dropped the handle, or any handle if none is given. False: already forgotten.
   bool forget(std::uint32_t space, std::optional<std::uint32_t> handle = std::nullopt);
@@ -44,7 +36,6 @@ class LinkSpaces {
   class OpenCall;
 
   CallSession& session_;
-  Listener& listener_;
   std::vector<std::unique_ptr<OpenCall>> opens_;  ///< By Space; nullptr: not requested yet.
 };
 

@@ -38,7 +38,7 @@ except ImportError as _error:
     ) from _error
 
 from . import _results as _results  # results have a repr from here on
-from . import device, errors, layouts, models, paging, pruning
+from . import client, device, errors, futures, layouts, models, namespaces, paging, pruning, sets
 from ._kvstore import (
     ArchivedContext,
     ContextList,
@@ -54,71 +54,33 @@ from ._kvstore import (
     __version__,
 )
 from ._trace import traced
-from .client import Client, Lease, Node, Space
+from .client import *  # noqa: F403
 from .errors import *  # noqa: F403
-from .errors import Error
-from .futures import Future, wait
-from .layouts import (
-    Cache,
-    Layout,
-    Move,
-    Part,
-    Rotation,
-    append_positions,
-    copy_blocks,
-    gather,
-    gather_with_checksums,
-    relayout,
-    scatter,
-    scatter_verified,
-    slots_of_csr,
-    table_slots,
-)
-from .namespaces import Namespace, extra_digest, hashes
+from .futures import *  # noqa: F403
+from .layouts import *  # noqa: F403
+from .namespaces import *  # noqa: F403
 from .paging import PagedCache, PagePool, pack_masks, plan_cascade, plan_chunks, plan_shared_prefixes
 from .pruning import KeptRows, plan_keep_rows, scatter_kept
-from .sets import SetGetResult, SetMatchResult, SetPutResult, SetSpace
+from .sets import *  # noqa: F403
 
 __all__ = [
     "ArchivedContext",
-    "Cache",
-    "Client",
     "ContextList",
     "DeviceMemory",
     "DropResult",
-    "Error",
-    "Future",
     "GetResult",
     "KeptRows",
-    "Layout",
-    "Lease",
     "LoadResult",
     "MatchResult",
     "Memory",
     "MissReport",
-    "Move",
     "NamedContext",
-    "Namespace",
-    "Node",
     "PagePool",
     "PagedCache",
-    "Part",
     "PutResult",
-    "Rotation",
-    "SetGetResult",
-    "SetMatchResult",
-    "SetPutResult",
-    "SetSpace",
-    "Space",
     "__version__",
-    "append_positions",
-    "copy_blocks",
     "device",
     "errors",
-    "extra_digest",
-    "gather",
-    "gather_with_checksums",
-    "hashes",
     "layouts",
     "models",
     "pack_masks",
@@ -128,13 +90,12 @@ __all__ = [
     "plan_keep_rows",
     "plan_shared_prefixes",
     "pruning",
-    "relayout",
-    "scatter",
     "scatter_kept",
-    "scatter_verified",
-    "slots_of_csr",
-    "table_slots",
     "traced",
-    "wait",
 ]
+__all__ += client.__all__
 __all__ += errors.__all__
+__all__ += futures.__all__
+__all__ += layouts.__all__
+__all__ += namespaces.__all__
+__all__ += sets.__all__

@@ -1,9 +1,9 @@
-"""What Python adds to the C functions for pruned caches, page tables, masks and orders. Medians, in us for each call.
+"""What Python adds to the C functions for pruned caches and page tables. Medians, in us for each call.
 
 python client/python/tests/measure_reach.py [--build build/release] [--rounds 9]
 
 The C function is called by ctypes with arguments made once, in turn with the Python call; from its time goes that of an empty function that is
-called by ctypes with the same arguments. C has no function for the order alone: beside it stands kvs_plan_cascade, which does more.
+called by ctypes with the same arguments.
 """
 
 from __future__ import annotations
@@ -135,44 +135,6 @@ def tables(rows: Rows) -> None:
         arguments,
         lambda: kvstore.slots_of_csr(indptr, indices, PAGE, batch_indices, positions),
     )
-    queries, keys = np.full(4, 16, np.int32), np.full(4, 64, np.int32)
-    packed, indptrs, made = np.zeros(512, np.uint8), np.zeros((2, 5), np.int32), size()
-    mask = np.ones(4 * 16 * 64, np.uint8)
-    for what, given in (("4,096 pairs, causal", None), ("a mask of 4,096 pairs", mask)):
-        pointer = ctypes.c_void_p(None) if given is None else address(given)
-        arguments = [address(queries), address(keys), size(4), pointer, address(packed), size(512), ctypes.byref(made)]
-        rows.show(
-            f"`pack_masks`, {what}",
-            rows.library.kvs_pack_masks,
-            [*arguments, address(indptrs[0]), address(indptrs[1])],
-            lambda given=given: kvstore.pack_masks(queries, keys, given),
-        )
-
-
-def orders(rows: Rows, batch: int) -> None:
-    space = kvstore.Namespace(model="m", block_size=PAGE, block_bytes=4096)
-    rng = np.random.default_rng(1)
-    shared = [rng.integers(0, 1000, 512) for _ in range(4)]
-    chains = [space.hash_chain(np.concatenate([shared[i % 4], rng.integers(0, 1000, 64)])) for i in range(batch)]
-    count, hashes = len(chains[0]), np.concatenate(chains)
-    indptr = np.arange(batch + 1, dtype=np.int32) * count
-    pages, last = np.arange(1, batch * count + 1, dtype=np.int32), np.full(batch, PAGE, np.int32)
-    words = (ctypes.c_uint64 * 10)()  # a kvs_batch
-    words[0], words[1], words[8], words[9] = 80, batch, PAGE, 2
-    words[2], words[3], words[4], words[5] = (each.ctypes.data for each in (indptr, pages, hashes, last))
-    made = ctypes.c_void_p()
-
-    def cascade(*arguments: Any) -> int:
-        status = rows.library.kvs_plan_cascade(*arguments)
-        rows.library.kvs_cascade_free(made)
-        return int(status)
-
-    rows.show(
-        f"`plan_shared_prefixes`, {batch} requests of {count} blocks",
-        cascade,
-        [words, ctypes.c_size_t(0), ctypes.byref(made)],
-        lambda: kvstore.plan_shared_prefixes(chains, block_size=PAGE),
-    )
 
 
 def main() -> None:
@@ -186,8 +148,6 @@ def main() -> None:
     pruning(rows, BATCH, 1, 1)  # a decoding step
     pruning(rows, 1, 512, 128)  # a prompt
     tables(rows)
-    for batch in (8, 64):
-        orders(rows, batch)
 
 
 if __name__ == "__main__":

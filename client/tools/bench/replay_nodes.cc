@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text/quantity.h"
-#include "client/tools/options.h"
 #include "client/tools/text_table.h"
 
 namespace kv {

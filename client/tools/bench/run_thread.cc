@@ -161,7 +161,7 @@ class RunThread {
 
   asio::awaitable<Outcome> get_blocks(Hashes hashes, TargetBlocks targets) {
     if (options_.is_set) {
-      const SetGetOptions set_options{.deadline = options_.node.deadline};
+      const GetOptions set_options{.deadline = options_.node.deadline};
       const auto got = co_await client_->get_set(space_, hashes, targets, set_options);
       co_return got ? Outcome{got->landed_count, got->why} : Outcome{0, got.error()};
     }
@@ -172,7 +172,7 @@ class RunThread {
 
   asio::awaitable<Outcome> put_blocks(Hashes hashes, SourceBlocks sources) {
     if (options_.is_set) {
-      const SetPutOptions set_options{.deadline = options_.node.deadline};
+      const PutOptions set_options{.deadline = options_.node.deadline};
       const auto put = co_await client_->put_set(space_, hashes, sources, set_options);
       co_return put ? Outcome{put->stored + put->already_stored, put->why} : Outcome{0, put.error()};
     }
@@ -183,7 +183,7 @@ class RunThread {
 
   asio::awaitable<Outcome> match_blocks(Hashes hashes) {
     if (options_.is_set) {
-      const SetMatchOptions set_options{.deadline = options_.node.deadline};
+      const MatchOptions set_options{.deadline = options_.node.deadline};
       const auto match = co_await client_->match_set(space_, hashes, set_options);
       co_return match ? Outcome{match->held_count, match->why} : Outcome{0, match.error()};
     }

@@ -6,7 +6,6 @@
 #include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/ctl_chain.h"
-#include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
 #include "index/record_differences.h"
 
@@ -118,7 +117,7 @@ std::string match_blocks(ToolClient& client, const ConnectionOptions& node, Spac
   std::string tokens;
   if (record.is_set()) {
     // A set's blocks differ in length, so their bytes are a sum; a chain's are a product.
-    const SetMatchOptions options{.deadline = node.deadline};
+    const MatchOptions options{.deadline = node.deadline};
     const auto match = answer_of(client.run(client->match_set(space, hashes, options)));
     why = match.why;
     count = match.held_count;

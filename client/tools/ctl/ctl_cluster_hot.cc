@@ -4,7 +4,6 @@
 
 #include "client/tools/ctl/cluster/cluster_look.h"
 #include "client/tools/ctl/ctl.h"
-#include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
 
 namespace kv {

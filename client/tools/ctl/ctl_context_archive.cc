@@ -3,7 +3,6 @@
 #include <csignal>
 #include <iostream>
 #include <string>
-#include <utility>
 
 #include "client/archive/archive_form.h"
 #include "client/archive/archive_transfer.h"

@@ -13,7 +13,6 @@
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/doctor/doctor.h"
 #include "client/tools/ctl/doctor/doctor_rdma.h"
-#include "client/tools/json_text.h"
 #include "client/tools/latency_histogram.h"
 #include "client/tools/text_table.h"
 #include "index/record_differences.h"

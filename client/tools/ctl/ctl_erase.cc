@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "client/tools/ctl/ctl.h"
-#include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
 
 namespace kv {

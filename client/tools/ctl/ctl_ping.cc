@@ -3,7 +3,6 @@
 
 #include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
-#include "client/tools/json_text.h"
 #include "client/tools/latency_histogram.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"

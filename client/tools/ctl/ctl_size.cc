@@ -5,7 +5,6 @@
 #include <iostream>
 #include <sstream>
 
-#include "base/assert.h"
 #include "client/models/known_models.h"
 #include "client/models/model_config.h"
 #include "client/tools/ctl/ctl.h"

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "client/tools/ctl/ctl.h"
-#include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
 
 namespace kv {

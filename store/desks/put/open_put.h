@@ -15,6 +15,10 @@ struct IncomingBlock {
   bool completes_group = false;  ///< For a put with groups: the last wanted block of its group.
 };
 
+/// kAlreadyStored: another put stored the block meanwhile, with equal checksums. kConflict: with other checksums, and
+/// the first block is kept. kRefused: the block above was dropped meanwhile, or its group cannot be whole.
+enum class CommitStatus : std::uint8_t { kStored, kAlreadyStored, kConflict, kRefused };
+
 struct OfferPlan {
   PutId put{};                   ///< 0 when every block is here already. Otherwise end_put must be called.
   std::size_t stored_count = 0;  ///< Leading blocks already here at the offer; for a set, all that are here.

@@ -8,20 +8,17 @@
 #include <set>
 #include <utility>
 
-#include "index/name_groups.h"
 #include "store/desks/put/open_put.h"
 #include "store/desks/put/put_slots.h"
+#include "store/desks/put/set_puts.h"
 #include "store/desks/read_desk.h"
 
 namespace kv {
 
 /// Puts under way. A put to a chain extends one prefix; a put to a set looks up each name alone.
 ///   1. A block becomes visible in commit(), with checksums, and never changes afterwards: what is here stays.
-///   2. A put keeps a pin on the last block of its chain that is here, which keeps all above; with groups, pins on the
-///      members that were here at the offer, until their group is committed.
-///   3. A group is linked in one step, once all of it is here; or not at all.
-///   4. A slot that is taken belongs to one put, or waits in `unwanted_` to be freed, some per call: until then the
-///   put
+///   2. A put keeps a pin on the last block of its chain that is here, which keeps all above. Sets: see SetPuts.
+///   3. A slot that is taken belongs to one put, or waits in `unwanted_` to be freed, some per call: until then the put
 ///      counts as under way, so its namespace stays.
 class PutDesk {
  public:
@@ -32,7 +29,8 @@ class PutDesk {
         learning_(learning),
         disk_(disk),
         reads_(reads),
-        slots_(shelf, spaces, contexts) {}
+        slots_(shelf, spaces, contexts),
+        sets_(shelf, spaces, learning, disk, slots_) {}
 
   static constexpr Duration kIdleMax = std::chrono::hours(24 * 30);
   struct OfferOptions {
@@ -64,36 +62,22 @@ class PutDesk {
   /// put.
   Result<OfferPlan> offer_more(PutId put, TimePoint now, bool may_lose);
 
-  enum class CommitStatus : std::uint8_t { kStored, kAlreadyStored, kConflict, kRefused };
   /// Makes the next incoming block (in chain order) visible. The caller computed `checksums` over its bytes after
-  /// the last write to them, and they equal the writer's claim. In all cases but kStored this put's slot is freed.
-  /// kAlreadyStored: another put stored the block meanwhile, with equal checksums. kConflict: with other checksums, and
-  /// the first block is kept. In both cases the chain goes on below the stored block. kRefused: the block above was
-  /// dropped meanwhile, and all that follow are refused as well.
+  /// the last write to them, and they equal the writer's claim. In all cases but kStored this put's slot is freed;
+  /// after kAlreadyStored and kConflict the chain goes on below the stored block, after kRefused all that follow are
+  /// refused.
   CommitStatus commit(PutId put, std::span<const std::uint64_t> checksums, TimePoint now);
   /// Frees the put's uncommitted slots and ends its pins. All moves into them must be over.
   void end_put(PutId put);
 
   // -- sets
-  struct SetOfferOptions {
-    SessionId session{};
-    std::span<const std::uint32_t> lengths;  ///< Per hash, 1 to the set's bound.
-    bool may_lose = true;                    ///< As OfferOptions.
-    /// Also wants blocks that lie only on disk, because a get has read them. Else they count as stored.
-    bool promote = false;
-    PutId put{};                                       ///< The put of the earlier parts, if they have one.
-    std::uint32_t first = 0;                           ///< The index of hashes[0] in the whole list.
-    bool is_part = false;                              ///< More parts follow: take no slots yet.
-    std::span<const std::uint32_t> group_counts = {};  ///< As ReadDesk::SetMatchOptions. The same for all parts.
-    ReuseHint hint = ReuseHint::kNone;
-  };
   /// As offer(): decides which blocks are wanted, and takes slots for them; offer_more, commit and end_put follow. A
   /// held name counts as stored, with any length. Commits come in the order of the plan. For a list in parts, each plan
   /// has the part's `wanted` and `stored_count`, and the last one has the rest. With groups a plan takes slots for
   /// whole groups, their members already here stay pinned until the commit or the put's end, and commit_group()
   /// replaces commit(). Errors: kNoNamespace, kTooLarge, kUnsupported, kBadRequest (empty hashes; lengths that do not
   /// fit them or the bound; group_counts that do not cut them; or a put of another session, set or list).
-  Result<OfferPlan> offer_set(SpaceId set, std::span<const BlockHash> hashes, const SetOfferOptions& options,
+  Result<OfferPlan> offer_set(SpaceId set, std::span<const BlockHash> hashes, const SetPuts::OfferOptions& options,
                               TimePoint now);
   /// Makes the incoming blocks of the next group visible, all at once: those up to the next that completes_group.
   /// `checksums` are theirs, one block's after another's; else as commit(). Returns the status of each. If the group
@@ -121,14 +105,7 @@ class PutDesk {
   OpenPut& begin(SessionId session, Space& space);
   void keep_ids(OpenPut& put, const OfferOptions& options);
   void end(std::map<PutId, OpenPut>::iterator put);
-  bool could_hold_groups(const Space& set, const SetOfferOptions& options) const;
-  Result<OpenPut*> set_put(Space& set, const SetOfferOptions& options);
-  void add_wanted(OpenPut& put, const FoundSet& found, std::span<const BlockHash> hashes,
-                  const SetOfferOptions& options, std::span<const std::uint32_t> wanted);
-  bool is_here(TreeId set, const BlockHash& hash) const;
-  CommitStatus status_in_set(const OpenPut& put, std::size_t i, std::span<const std::uint64_t> checksums) const;
-  CommitStatus commit_set(OpenPut& put, std::size_t i, CommitStatus status, std::span<const std::uint64_t> checksums,
-                          TimePoint now);
+  Result<OpenPut*> set_put(Space& set, const SetPuts::OfferOptions& options);
 
   Shelf& shelf_;
   SpaceDesk& spaces_;
@@ -136,6 +113,7 @@ class PutDesk {
   DiskDesk& disk_;
   ReadDesk& reads_;
   PutSlots slots_;
+  SetPuts sets_;
   std::map<PutId, OpenPut> puts_;
   std::set<std::pair<SessionId, PutId>> puts_by_session_;
   std::deque<Unwanted> unwanted_;

@@ -21,6 +21,7 @@
 #include "store/node/options/config.h"
 #include "store/node/session/core/node_context.h"
 #include "store/node/session/requests/contexts.h"
+#include "store/node/threads/worker_thread.h"
 
 namespace kv {
 namespace {
@@ -65,7 +66,11 @@ void DiskPart::EndDiskThreads::operator()(DiskThreads* disk_worker) const {
 DiskPart::DiskPart(const NodeOptions& options, NodeContext& node, LogWriter& log)
     : options_(options), node_(node), log_(log), disk_worker_(nullptr, EndDiskThreads{&log}) {}
 
-DiskPart::~DiskPart() = default;
+DiskPart::~DiskPart() {
+  if (warmer_) warmer_->stop();  // it reads from the tier
+}
+
+ContextWarmer* DiskPart::warmer() const { return warmer_ ? &warmer_->worker() : nullptr; }
 
 bool DiskPart::open_keys(StartWatch& watch) {
   if (!options_.operator_keys.is_given()) return true;
@@ -111,8 +116,8 @@ void DiskPart::keep_contexts() {
   contexts_ = std::make_unique<ContextKeeper>(node_.store, node_.clock, context_file(context_in_), wall_us);
   contexts_->start();
   node_.metrics.watch([this] { return contexts_->stats(); });
-  warmer_ = std::make_unique<ContextWarmerThread>(warm_context_, node_, options_.warm_bytes_per_second);
-  node_.metrics.watch([this] { return warmer_->stats(); });
+  warmer_ = std::make_unique<WorkerThread<ContextWarmer>>(NodeThread::kWarmer, node_, options_.warm_bytes_per_second);
+  node_.metrics.watch([this] { return warmer_->worker().stats(); });
 }
 
 void DiskPart::tick() {

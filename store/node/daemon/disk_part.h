@@ -1,7 +1,6 @@
 // store/node/daemon/disk_part.h: the disk tier with all that depends on it: keys, learned counts, named contexts.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,7 +11,7 @@
 namespace kv {
 
 class ContextKeeper;
-class ContextWarmerThread;
+class ContextWarmer;
 class KeptFile;
 class LearnedKeeper;
 class LearnedPlace;
@@ -22,6 +21,8 @@ class OperatorKeys;
 class StartWatch;
 struct NodeContext;
 struct NodeOptions;
+template <class Worker>
+class WorkerThread;
 
 /// Empty without --disk-path, apart from the keys.
 /// Thread safety: one thread makes, stops and destroys it; forget_contexts(), move_to() and key_values() from any.
@@ -37,9 +38,9 @@ class DiskPart {
   /// metrics. False: stderr says why.
   bool start();
 
-  DiskThreads* tier() const { return disk_worker_.get(); }       ///< nullptr: without disk tier.
-  OperatorKeys* keys() const { return keys_.get(); }             ///< nullptr: without encryption.
-  ContextWarmerThread* warmer() const { return warmer_.get(); }  ///< nullptr: without disk tier.
+  DiskThreads* tier() const { return disk_worker_.get(); }  ///< nullptr: without disk tier.
+  OperatorKeys* keys() const { return keys_.get(); }        ///< nullptr: without encryption.
+  ContextWarmer* warmer() const;                            ///< nullptr: without disk tier.
 
   void tick();         ///< Advances what is kept beside the tier, mostly within microseconds.
   void reload_keys();  ///< For SIGHUP. Logs the result.
@@ -67,13 +68,12 @@ class DiskPart {
   NodeContext& node_;
   LogWriter& log_;
   std::shared_ptr<OperatorKeys> keys_;
-  asio::io_context warm_context_{1};  ///< Outlives the tier, whose reads complete on it.
+  std::unique_ptr<WorkerThread<ContextWarmer>> warmer_;  ///< Outlives the tier, whose reads complete there.
   std::unique_ptr<DiskThreads, EndDiskThreads> disk_worker_;
   std::unique_ptr<LearnedKeeper> learned_;
   std::shared_ptr<LearnedPlace> learned_in_;  ///< Shared with a thread that may outlive this.
   std::shared_ptr<KeptFile> context_in_;
   std::unique_ptr<ContextKeeper> contexts_;
-  std::unique_ptr<ContextWarmerThread> warmer_;
 };
 
 }  // namespace kv

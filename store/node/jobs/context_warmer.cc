@@ -1,15 +1,12 @@
 #include "store/node/jobs/context_warmer.h"
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/post.hpp>
 #include <cstring>
 #include <utility>
 
 #include "base/assert.h"
-#include "store/node/session/core/store_guards.h"
-#include "store/node/session/requests/read_ahead.h"
-#include "store/node/threads/thread_border.h"
+#include "store/node/session/transfers/read_ahead.h"
+#include "store/node/store_guards.h"
 
 namespace kv {
 namespace {
@@ -104,7 +101,7 @@ asio::awaitable<bool> ContextWarmer::bring(ContextDesk::WarmWork work) {
     const bool goes_on = node_.store.with([&](Store& store) {
       // Warming may have been cancelled, and a block that was dropped meanwhile must not come back this way.
       if (!store.is_warming(work.context) || !store.is_on_disk(on_disk)) return false;
-      return store.commit(put, block.checksums, node_.clock.now()) != PutDesk::CommitStatus::kRefused;
+      return store.commit(put, block.checksums, node_.clock.now()) != CommitStatus::kRefused;
     });
     if (!goes_on) break;
     ++committed;
@@ -127,18 +124,6 @@ std::vector<NodeMetrics::Value> ContextWarmer::stats() const {
   return {{"contexts_warming", warming, false, "Contexts of which blocks are brought from disk to memory"},
           {"context_warmed_blocks", blocks_, true, "Blocks of contexts brought from disk to memory ahead of need"},
           {"context_warmed_bytes", bytes_, true, "Bytes of these"}};
-}
-
-ContextWarmerThread::ContextWarmerThread(asio::io_context& context, NodeContext& node, std::uint64_t bytes_per_second)
-    : context_(context), warmer_(context.get_executor(), node, bytes_per_second) {
-  asio::co_spawn(context_, warmer_.run(), BorderOf{NodeThread::kWarmer});
-  thread_ = std::thread([this] { run_within_border(NodeThread::kWarmer, context_); });
-}
-
-void ContextWarmerThread::stop() {
-  if (!thread_.joinable()) return;
-  asio::post(context_, [this] { warmer_.stop(); });
-  thread_.join();
 }
 
 }  // namespace kv

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <atomic>
-#include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -47,24 +45,6 @@ class ContextWarmer {
   TimePoint next_at_{};  ///< Earliest time that the rate allows.
   bool stops_ = false;
   Event* reading_ = nullptr;  ///< While waiting for a read.
-};
-
-/// A warmer on its own thread, so that copying takes no time from the node's I/O threads.
-/// Thread safety: one thread makes and destroys it; the rest from any.
-class ContextWarmerThread {
- public:
-  /// `context` outlives the disk tier, whose reads complete on it.
-  ContextWarmerThread(asio::io_context& context, NodeContext& node, std::uint64_t bytes_per_second);
-  ~ContextWarmerThread() { stop(); }
-  void stop();  ///< Takes one block at most. On the thread that made this.
-
-  void set_rate(std::uint64_t bytes_per_second) { warmer_.set_rate(bytes_per_second); }
-  std::vector<NodeMetrics::Value> stats() const { return warmer_.stats(); }
-
- private:
-  asio::io_context& context_;
-  ContextWarmer warmer_;
-  std::thread thread_;
 };
 
 }  // namespace kv

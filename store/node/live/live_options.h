@@ -23,7 +23,7 @@ struct LiveParts {
   DiskThreads* disk_worker = nullptr;
   AccessControl* access = nullptr;
   std::function<void(const std::vector<std::string>&)> directories_changed = {};  ///< Of the disk tier.
-  ContextWarmerThread* warmer = nullptr;
+  ContextWarmer* warmer = nullptr;
 };
 void wire_up(Settings& settings, const LiveParts& parts);
 

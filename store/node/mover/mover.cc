@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/text/printable.h"
 #include "store/node/membership/member_text.h"
+#include "store/node/store_guards.h"
 #include "store/node/threads/thread_border.h"
 
 namespace kv {
@@ -26,21 +27,6 @@ constexpr Duration kFailurePause = 1s;  ///< After an exception.
 constexpr Duration kDelta = 1s;         ///< Between two passes over the blocks used meanwhile.
 constexpr std::size_t kFormersMax = 8;
 constexpr std::size_t kPathsAtOnce = 64;  ///< Handled before other work on the thread gets its turn.
-
-class PinGuard {
- public:
-  PinGuard(LockedStore& store, PinnedPrefix pinned) : store_(store), pinned_(std::move(pinned)) {}
-  ~PinGuard() {
-    store_.with([this](Store& store) { store.unpin(pinned_); });
-  }
-  PinGuard(const PinGuard&) = delete;
-  PinGuard& operator=(const PinGuard&) = delete;
-  const PinnedPrefix& pinned() const { return pinned_; }
-
- private:
-  LockedStore& store_;
-  PinnedPrefix pinned_;
-};
 
 bool is_hotter(const LookDesk::PathEnd& a, const LookDesk::PathEnd& b) { return a.used > b.used; }
 
@@ -364,19 +350,20 @@ asio::awaitable<error_code> Mover::send(Path path, Hand& hand, Tally tally) {
     return store.pin_path(path.end);
   });
   if (!pinned) co_return error_code();  // gone meanwhile: done
-  const PinGuard guard(store_, std::move(*pinned));
-  const error_code error = co_await put(*hand.client, *space, path, names, guard.pinned(), tally);
+  const PinnedPrefixGuard guard(store_, std::move(*pinned));
+  const error_code error = co_await put(*hand.client, *space, path, names, guard.blocks(), tally);
   co_return error;
 }
 
 /// Sends growing prefixes, so that one put sends at most a batch: earlier blocks are offered again, but not wanted.
 asio::awaitable<error_code> Mover::put(Client& client, Space space, const Path& path,
-                                       const std::vector<BlockHash>& names, const PinnedPrefix& pinned, Tally tally) {
+                                       const std::vector<BlockHash>& names, std::span<const PinnedBlock> pinned,
+                                       Tally tally) {
   const std::size_t block_bytes = client.block_bytes(space);
-  KV_ASSERT(names.size() == pinned.blocks.size() && block_bytes > 0);
+  KV_ASSERT(names.size() == pinned.size() && block_bytes > 0);
   std::vector<std::span<const std::byte>> blocks;
   std::vector<std::uint64_t> checksums;  // verified when the blocks came; the receiver verifies against them
-  for (const PinnedBlock& block : pinned.blocks) {
+  for (const PinnedBlock& block : pinned) {
     blocks.push_back(block.bytes);
     checksums.insert(checksums.end(), block.checksums.begin(), block.checksums.end());
   }

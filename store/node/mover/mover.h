@@ -136,7 +136,7 @@ class Mover {
   /// The reason why the path did not arrive. Success: it arrived, or it is no longer here.
   asio::awaitable<error_code> send(Path path, Hand& hand, Tally tally);
   asio::awaitable<error_code> put(Client& client, Space space, const Path& path, const std::vector<BlockHash>& names,
-                                  const PinnedPrefix& pinned, Tally tally);
+                                  std::span<const PinnedBlock> pinned, Tally tally);
   std::string reason_of(const error_code& error, const Client& client) const;
   void tell_unmoved();
   Async<Space> open(Hand& hand, SpaceId space);

@@ -132,8 +132,8 @@ std::string PeerIdentity::text() const {
   return text + "'";
 }
 
-/// Uses CLI11's TOML reader, as kvstore-node's own configuration does. That reader is lenient: an unclosed quote or
-/// list becomes part of a value. So each value is checked against the allowed forms.
+/// Uses CLI11's TOML reader, which is lenient: an unclosed quote or list becomes part of a value. So each value is
+/// checked against the allowed forms.
 class AccessPolicyReader {
  public:
   Result<std::shared_ptr<const AccessPolicy>, Failure> read(std::string_view text) {

@@ -2,15 +2,16 @@
 //
 // Depends on frames, the store and the disk tier; opens no sockets, files or devices itself. RDMA is confined to
 // session_rdma.h. Files, in reading order:
-//   session.h               lives, dispatches, ends; admits requests
+//   session.h               lives, reads frames, ends
+//   dispatcher.h            requests, each to its part; and those in flight
+//   core/greeting.h         hello: who the client is
 //   core/session_core.h     shared by its parts: the client's stream, answers, the node (node_context.h), its limits
 //                           (session_limits.h)
-//   requests/get.h          blocks of a chain leave, set_get.h: those of a set; core/store_guards.h keeps them in place
-//                           meanwhile, and get_in_progress.h is the common base
-//   requests/put.h          blocks enter
-//   requests/block_path.h   how blocks travel: in the stream, through shared memory, by RDMA
+//   transfers/get.h         blocks of a chain leave, set_get.h: those of a set; get_in_progress.h is the common base
+//   transfers/put.h         blocks enter; put_order.h: what was offered, verification.h: what RDMA brought
+//   transfers/block_path.h  how blocks travel: in the stream, through shared memory, by RDMA
 //   core/region_table.h     memory that the client lends; tables/lent_regions.h bounds it for the whole node
-//   requests/read_ahead.h   blocks that lie on disk; prefetch.h brings some before a request for them
+//   transfers/read_ahead.h  blocks that lie on disk; prefetch.h brings some before a request for them
 //   core/space_door.h       namespaces; tables/space_handles.h has the numbers by which clients refer to them
 //   requests/lookups.h      requests without block transfers; drops.h those that erase
 //   requests/questions.h    what people and tools ask; the answers are those of the admin port
@@ -28,40 +29,28 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <unordered_map>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/event.h"
 #include "store/node/session/core/message_answers.h"
 #include "store/node/session/core/node_context.h"
-#include "store/node/session/core/region_table.h"
 #include "store/node/session/core/session_core.h"
 #include "store/node/session/core/session_rdma.h"
 #include "store/node/session/core/session_table.h"
-#include "store/node/session/core/space_door.h"
-#include "store/node/session/requests/drops.h"
-#include "store/node/session/requests/get.h"
-#include "store/node/session/requests/lookups.h"
-#include "store/node/session/requests/prefetch.h"
-#include "store/node/session/requests/put.h"
-#include "store/node/session/requests/questions.h"
-#include "store/node/session/requests/set_get.h"
+#include "store/node/session/dispatcher.h"
 #include "transport/frames/frame_reader.h"
 #include "transport/stream.h"
 
 namespace kv {
 
-/// Reads requests, dispatches each to its part, and ends overdue work. The peer's input is untrusted: each length,
-/// count, offset and handle is checked before use.
+/// Reads frames, hands the requests to its dispatcher, and ends overdue work. The peer's input is untrusted.
 ///   1. The stream is closed only after the last copy into or out of the session's regions: a client that sees the end
 ///      of the stream may reuse the memory it lent; RDMA memory, once it has ended its own queue pairs.
-///   2. Memory held for a session is bounded by SessionLimits (admit(), and the parts' own bounds).
+///   2. Memory held for a session is bounded by SessionLimits (Dispatcher, and the parts' own bounds).
 ///   3. When run() returns, all of the session is gone from the store, except pins still used by a device.
-///   4. Only requests that permit() let through are served.
-/// on_hello() establishes the client's identity, SpaceDoor its visible namespaces, and admit() bounds its transfers.
+/// greet() establishes the client's identity, SpaceDoor its visible namespaces.
 /// Thread safety: none; all calls on the executor.
-class Session final : public SessionCore, private Put::Listener {
+class Session final : public SessionCore {
  public:
   /// `verbs`: of the thread that the executor runs on; nullptr: without RDMA.
   Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream, asio::any_io_executor executor,
@@ -85,46 +74,17 @@ class Session final : public SessionCore, private Put::Listener {
 
   static asio::awaitable<void> write(std::shared_ptr<Session> self, SessionJob job);
   asio::awaitable<void> read();
-  asio::awaitable<bool> handle(const Frame& frame);  ///< False: the session is over.
-  void serve(const Frame& frame);                    ///< Requests without a payload.
+  void reading_failed(error_code error);
+  bool follows_rules(const Frame& frame);  ///< False after an error: the session is over.
+  bool on_hello(const Frame& frame);       ///< The same.
   void on_message(std::span<const std::byte> message);
-  bool on_hello(const Frame& frame);
-  Failure take_token(const Frame& frame, const wire::HelloRequest& request, PeerIdentity& peer);
-  void on_get(const Frame& frame);
-  void on_set_get(const Frame& frame);
-  void start(const std::shared_ptr<GetInProgress>& get);
-  static asio::awaitable<void> carry_out(std::shared_ptr<Session> self, std::shared_ptr<GetInProgress> get,
-                                         SessionJob job);
-  bool reads_disk(std::uint8_t max_tier) const;
-  TimePoint deadline_of(std::uint64_t deadline_us) const;
-  void on_put(const Frame& frame);
-  void on_set_put(const Frame& frame);
-  void start(const Frame& frame, const OpenSpace& space, const PutOrder& order, const RegionTarget& target);
-  asio::awaitable<bool> on_put_data(const Frame& frame);
-  void on_match(const Frame& frame);  ///< And set_match.
-  static asio::awaitable<void> carry_out_ahead(std::shared_ptr<Session> self, std::shared_ptr<Prefetch> prefetch,
-                                               SessionJob job);
-  void on_prefix(const Frame& frame);  ///< touch, retain, unretain, drop
-  void on_cancel(const Frame& frame);
-  void on_region_remove(const Frame& frame);
-
-  /// The only check whether the policy permits the request. False after refusing it.
-  bool permit(const Frame& frame);
-  /// Whether a transfer may begin. False after refusing the request.
-  bool admit(const Frame& frame);
-  void put_ended(std::uint64_t request_id) override {
-    puts_.erase(request_id);
-    held_.erase(request_id);
-  }
-  bool hold(const Frame& frame);
+  void request_came();
   void room_is_wanted();
   std::size_t queued_bytes_max() const;
 
   void watch();  ///< Runs periodically: ends overdue work.
   bool reads_too_slowly(TimePoint now);
   bool sends_too_slowly(TimePoint now);
-  void end_late_transfers(TimePoint now);
-  void cancel_jobs();
   void close_stream();
   bool is_idle() const;  ///< Ending it costs the client nothing.
   void make_room();
@@ -133,24 +93,11 @@ class Session final : public SessionCore, private Put::Listener {
   FrameReader reader_;
   SessionRdma rdma_;
   MessageAnswers messages_;
-  SpaceDoor spaces_;
-  RegionTable regions_;
-  Lookups lookups_;
-  Questions questions_;
-  Drops drops_;
-  DrainBound draining_;
+  Dispatcher dispatcher_;
 
-  std::unordered_map<std::uint64_t, std::shared_ptr<GetInProgress>> gets_;  ///< By request id; those with a coroutine.
-  std::unordered_map<std::uint64_t, std::shared_ptr<Put>> puts_;            ///< By request id.
-  std::vector<std::shared_ptr<Prefetch>> prefetches_;
   TableBudget::Account table_room_;  ///< Of reader_.
   std::uint64_t wanted_in_frame_ = 0;
   TimePoint wanted_since_{};
-  /// Large requests in flight, by id; and the one being served.
-  std::unordered_map<std::uint64_t, std::unique_ptr<TableBudget::Account>> held_;
-  std::unique_ptr<TableBudget::Account> held_now_;
-  std::size_t inline_count_ = 0;  ///< Gets that wait for the client to take their bytes.
-  Event inline_ended_;
 
   std::unique_ptr<Alarm> alarm_;
   std::size_t job_count_ = 0;

@@ -1,4 +1,4 @@
-// store/node/threads/worker_thread.h: runs the mover or the pool in a daemon.
+// store/node/threads/worker_thread.h: runs the mover, the exchange or the warmer in a daemon.
 #pragma once
 
 #include <boost/asio/co_spawn.hpp>
@@ -25,11 +25,15 @@ class WorkerThread {
     asio::co_spawn(context_, worker_.run(), BorderOf{name});
     thread_ = std::thread([this, name] { run_within_border(name, context_); });
   }
-  ~WorkerThread() {  ///< Waits for stop(): for the mover one step at most, for the pool one round of questions.
+  ~WorkerThread() { stop(); }
+  /// Waits for the Worker: the mover takes one step at most, the exchange one round of questions, the warmer one block.
+  /// On the thread that made this; again: nothing.
+  void stop() {
+    if (!thread_.joinable()) return;
     post([](Worker& worker) { worker.stop(); });
     thread_.join();
   }
-  const Worker& worker() const { return worker_; }
+  Worker& worker() { return worker_; }  ///< For calls that any thread may make.
   /// Calls call(worker) on the thread.
   template <class Call>
   void post(Call call) {

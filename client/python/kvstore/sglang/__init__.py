@@ -143,7 +143,7 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
                 results[i] = [True] * len(keys)
                 continue
             pool = self._pool(name)
-            if pool is None or not keys:
+            if pool is None or not keys or not pool.has_pages(where, len(keys)):
                 continue
             order.append((i, pool))
             moves.append(pool.move(kind, list(keys), where, epoch, until))
@@ -234,20 +234,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
 
     def _batch_v2(self, kind: str, transfers: list[Any]) -> dict[Any, list[bool]]:
         with self._door.guarded(kind):
-            moved = self._move(kind, [self._checked(each) for each in transfers])
+            asked = [(compat.text(each.name), list(each.keys or ()), each.host_indices) for each in transfers]
+            moved = self._move(kind, asked)
             return {each.name: result for each, result in zip(transfers, moved, strict=True)}
         return {each.name: [False] * len(each.keys or ()) for each in transfers}
-
-    def _checked(self, transfer: Any) -> tuple[str, list[str], Any]:
-        """The transfer's pool, keys and pages. No pool: there are not as many pages as keys."""
-        name, keys, indices = compat.text(transfer.name), list(transfer.keys or ()), transfer.host_indices
-        pool = self._pool(name)
-        tokens = 0 if pool is None else pool.page_size
-        if pool is not None and (indices is None or indices.numel() != len(keys) * tokens):
-            given = None if indices is None else indices.numel()
-            logger.error("kvstore: pool %s: %s host indices of %d pages of %d tokens", name, given, len(keys), tokens)
-            return "", keys, indices
-        return name, keys, indices
 
     # -- the copying interface
 

@@ -108,8 +108,6 @@ class _Loose:
         #: Each page's first slot in the pool; none: the pages are not the pool's.
         self._slots: list[int] = []
         if isinstance(where, torch.Tensor):
-            if where.numel() < (first + count) * size:
-                raise ValueError(f"{where.numel()} host indices of {first + count} pages of {size} tokens")
             self._slots = where[first * size : (first + count) * size : size].tolist()
             pages = [
                 pool.get_dummy_flat_data_page() if is_load else pool.get_data_page(slot, flat=True)
@@ -148,7 +146,7 @@ class Pool:
     ) -> None:
         """``config``: SGLang's own for this rank. ``fields``: of the namespaces of all pools."""
         self._door = door
-        self._pool = pool
+        self.name, self._pool = name, pool
         self.page_size = int(getattr(pool, "page_size", 1) or 1)
         if getattr(pool, "kv_buffer", pool) is None:
             raise Unsupported(f"pool {name}: {type(pool).__name__} has no memory of its own")
@@ -241,6 +239,16 @@ class Pool:
         return made
 
     # -- calls
+
+    def has_pages(self, where: Where | None, count: int) -> bool:
+        """Whether these are as many pages; else the log has how many."""
+        size = self.page_size
+        tokens = where.numel() if isinstance(where, torch.Tensor) else len(where or ()) * size
+        if tokens != count * size:
+            self._door.logger.error(
+                "kvstore: pool %s: %d tokens, %d pages have %d each", self.name, tokens, count, size
+            )
+        return tokens == count * size
 
     def look(self, keys: Sequence[str], epoch: bytes, until: float) -> Generator[None, None, list[bool]]:
         """Which of the pages are held."""

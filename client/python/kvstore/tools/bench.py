@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..client import Client, Space
-from ..futures import Future
 from ..namespaces import Namespace
 from .text import add_node_options, bytes_text, parse_bytes, table
 
@@ -63,21 +62,11 @@ class Work:
         self.turn += 1
         return self.chains[self.turn % len(self.chains)]
 
-    def blocking(self) -> Callable[[], Any]:
-        blocks, space = self.blocks[0], self.space
-        calls: dict[str, Callable[[], Any]] = {
-            "match": lambda: space.match(self.next_chain()),
-            "get": lambda: space.get(self.next_chain(), blocks),
-            "put": lambda: space.put(self.next_chain(), blocks),
-        }
-        return calls[self.op]
-
-    def submit(self, worker: int) -> Future[Any]:
-        if self.op == "match":
-            return self.space.submit_match(self.next_chain())
-        if self.op == "get":
-            return self.space.submit_get(self.next_chain(), self.blocks[worker])
-        return self.space.submit_put(self.next_chain(), self.blocks[worker])
+    def call(self, worker: int = 0, *, form: str = "") -> Callable[[], Any]:
+        """The call with a worker's memory; ``form``: "submit_" for a future."""
+        made = getattr(self.space, form + self.op)
+        memory = [] if self.op == "match" else [self.blocks[worker]]
+        return lambda: made(self.next_chain(), *memory)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -118,7 +107,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _blocking(work: Work, given: argparse.Namespace, latencies: list[float]) -> None:
-    call = work.blocking()
+    call = work.call()
     until = time.perf_counter() + given.duration
     now = time.perf_counter()
     while now < until:
@@ -132,9 +121,10 @@ async def _awaiting(work: Work, given: argparse.Namespace, latencies: list[float
     until = time.perf_counter() + given.duration
 
     async def worker(number: int) -> None:
+        call = work.call(number, form="submit_")
         now = time.perf_counter()
         while now < until:
-            await work.submit(number)
+            await call()
             after = time.perf_counter()
             latencies.append(after - now)
             now = after

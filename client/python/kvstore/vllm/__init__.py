@@ -5,7 +5,7 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
     "kv_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
 In reading order: messages.py (messages between the two halves), requests.py (a request's state), scheduler.py (the scheduler's half),
-scheduler_loads.py and lookup.py (its gets), scheduler_saves.py (its puts), worker.py (a worker's half), pages.py (pages as the kernels
+scheduler_loads.py (its gets), scheduler_saves.py (its puts), worker.py (a worker's half), pages.py (pages as the kernels
 see them, and lent memory), modules.py (prompt modules of a request), module_pages.py (their bytes, by token), rotation.py (how keys
 turn), model.py (blocks, and unsupported settings), identity.py (the worker's loaded model), told.py (its reports to the scheduler),
 adapters.py (LoRA), estimate.py (which hits are worth loading), compat.py (differences between releases of vLLM), stats.py (counters).
@@ -23,13 +23,14 @@ from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
+    KVConnectorTransferResults,
     SupportsHMA,
 )
 from vllm.logger import init_logger
 
 from ..doors.door import tell_untried
 from . import compat
-from .compat import HAS_CACHE_MANAGER, TRIED_VERSIONS, KVConnectorTransferResults, PageTables, has_choice_of_layout
+from .compat import TRIED_VERSIONS, has_choice_of_layout
 from .messages import Report, Stage, Step
 from .model import Model
 from .stats import KVStorePromMetrics, KVStoreStats
@@ -53,11 +54,6 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._model = Model(vllm_config, kv_cache_config)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
-        self._invalid_pages: set[int] = set()
-        #: Only where vLLM gives no cache manager.
-        self._tables: PageTables | None = None
-        #: Whether the step's saves were started.
-        self._is_saved = True
         if role == KVConnectorRole.SCHEDULER:
             from .scheduler import SchedulerSide
 
@@ -91,11 +87,6 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         super().bind_kv_cache_manager(kv_cache_manager)
         self._side.saves.bind(kv_cache_manager)
 
-    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        if not HAS_CACHE_MANAGER:
-            self._tables = PageTables(gpu_block_pool)
-            self._side.saves.bind(self._tables)
-
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         """Takes each worker's stage, by stage and rank."""
         self._side.told(stages_of(metadata, self._model.rank_count))
@@ -117,8 +108,6 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._side.admitted(request, blocks.get_block_ids(), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Step:
-        if self._tables is not None:
-            self._tables.follow(scheduler_output)
         return self._side.build_step(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -174,7 +163,6 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
-        self._is_saved = False
         if self._worker is not None:
             self._worker.start_step(step)
 
@@ -187,26 +175,14 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def wait_for_save(self) -> None:
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
-        self._is_saved = True
         if self._worker is not None:
             self._worker.end_step(step)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        if self._worker is None:
-            return KVConnectorTransferResults()
-        ended = self._worker.end_loads()
-        self._invalid_pages |= ended.bad_pages
-        return KVConnectorTransferResults(finished_recving=ended.requests, failed_recving=ended.failed)
-
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Called up to 0.29, where steps without a forward pass do not wait for saves."""
-        if not self._is_saved:
-            self.wait_for_save()
-        return None, self.get_transfer_results(finished_req_ids).finished_recving or None
+        return KVConnectorTransferResults() if self._worker is None else self._worker.end_loads()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        pages, self._invalid_pages = self._invalid_pages, set()
-        return pages
+        return set() if self._worker is None else self._worker.take_bad_pages()
 
     def build_connector_worker_meta(self) -> Report | None:
         return None if self._worker is None else self._worker.take_report()

@@ -131,10 +131,14 @@ class LoadedAdapters:
             seen = self._seen[number] = loaded, _digest_of(loaded)
         return seen[1]
 
-    def has_changed(self, number: int) -> bool:
-        """Whether the next digest is another adapter's."""
-        seen = self._seen.get(number)
-        return seen is None or seen[0] is not (compat.adapters_of(self._worker) or {}).get(number)
+    def news(self, adapters: dict[int, bool]) -> Iterator[tuple[int, bytes]]:
+        """Of a step's adapters those that are asked for, and those that have changed: vLLM loads an adapter in the first step that uses it,
+        and may load it again.
+        """
+        for number, is_asked in adapters.items():
+            before, now = self._seen.get(number), self.digest(number)
+            if now is not None and (is_asked or self._seen[number] is not before):
+                yield number, now
 
 
 def _digest_of(adapter: Any) -> bytes:

@@ -1,7 +1,6 @@
 """Differences between releases of vLLM, and the releases tried. All checks of the release are here; other code is for the newest.
 
-From 0.30 on a connector is given the cache manager, and reports which requests' loads have failed. Up to 0.29 it is given the block pool
-alone, and reports which pages have failed; with several cache groups that does not identify the request.
+Before 0.30 a connector was given no cache manager, and could not report which requests' loads have failed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import secrets
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -22,20 +20,17 @@ import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.platforms import current_platform
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+from vllm.v1.kv_cache_interface import MambaSpec
 
 from ..errors import Unsupported
 
 #: vLLM's class that other modules import from here.
 __all__ = ["CacheHitSource"]
 
-TRIED_VERSIONS = ("0.28.0", "0.31.0", "0.32.0")
+TRIED_VERSIONS = ("0.31.0", "0.32.0")
 
 #: The same for the tiers behind a pool in host memory (tier.py).
 TIERS_TRIED = ("0.32.0",)
-
-#: From 0.30 on.
-HAS_CACHE_MANAGER = hasattr(base.KVConnectorBase_V1, "bind_kv_cache_manager")
 
 #: Draft models were tried with 0.32.
 SERVES_DRAFTS = vllm.__version_tuple__[:2] >= (0, 32)
@@ -55,17 +50,6 @@ except ImportError:
         EXTERNAL_UNSPECIFIED = "external_unspecified"
 
 
-if HAS_CACHE_MANAGER:
-    KVConnectorTransferResults = base.KVConnectorTransferResults
-else:
-
-    @dataclass
-    class KVConnectorTransferResults:  # type: ignore[no-redef]
-        finished_sending: set[str] | None = None
-        finished_recving: set[str] | None = None
-        failed_recving: set[str] | None = None
-
-
 def engine_name() -> str:
     """As in the namespace: releases may pack pages differently."""
     return f"vllm {vllm.__version__}"
@@ -73,7 +57,7 @@ def engine_name() -> str:
 
 def why_too_old() -> str:
     """Why this release cannot be served, or ""."""
-    if vllm.__version_tuple__[:2] < (0, 28):
+    if vllm.__version_tuple__[:2] < (0, 30):
         return f"it is too old. Tried were {', '.join(TRIED_VERSIONS)}"
     return ""
 
@@ -108,7 +92,6 @@ def is_plain(group: Any) -> bool:
         or getattr(spec, "num_head_slots", None) is not None
         or getattr(spec, "state_content_bytes", None) is not None
         or (quant_mode is not None and quant_mode.name != "NONE")
-        or getattr(spec, "compress_ratio", 1) != 1  # the next field's name up to 0.29
         or (not isinstance(spec, MambaSpec) and getattr(spec, "tokens_per_state", 1) != 1)
     )
 
@@ -123,9 +106,8 @@ def heads_text(spec: Any, rank_count: int = 1) -> str:
 
 
 def layout_of(config: Any, cache: Any) -> str:
-    """The order of layers (L), blocks (B), heads (H), tokens (N) and content (C). Up to 0.28 the CPU has one order, without a name."""
-    said = getattr(cache, "kv_cache_layout", None) or getattr(config.cache_config, "kv_cache_layout", None)
-    return str(said or ("" if "kv_cache_layout" in KVCacheConfig.__dataclass_fields__ else "LBHNC"))
+    """The order of layers (L), blocks (B), heads (H), tokens (N) and content (C)."""
+    return str(getattr(cache, "kv_cache_layout", None) or getattr(config.cache_config, "kv_cache_layout", None) or "")
 
 
 def has_heads_apart(layout: str) -> bool:
@@ -212,9 +194,8 @@ def states_of(output: Any) -> dict[str, list[tuple[int, int, int]]]:
 
 
 def draws_hashes(algorithm: str) -> bool:
-    """Whether processes make different hashes of the same tokens. Up to 0.28, for any algorithm."""
-    is_drawn = algorithm.startswith("xxhash") or not hasattr(kv_cache_utils, "resolve_none_hash_seed")
-    return is_drawn and os.environ.get("PYTHONHASHSEED") is None
+    """Whether processes make different hashes of the same tokens."""
+    return algorithm.startswith("xxhash") and os.environ.get("PYTHONHASHSEED") is None
 
 
 # -- the worker, which vLLM does not pass to connectors
@@ -294,32 +275,3 @@ def files_of(load_config: Any, folder: str, source: Any) -> list[str]:
         getattr(source, "allow_patterns_overrides", None),
     )
     return list(found[1])
-
-
-class PageTables:
-    """Replaces the cache manager where there is only the block pool: requests' pages, as the scheduler reports them to workers. Pages left
-    behind by a window are not reported, so windows are refused there.
-    """
-
-    def __init__(self, block_pool: Any) -> None:
-        self.block_pool = block_pool
-        self._pages: dict[str, tuple[list[int], ...]] = {}
-
-    def follow(self, output: Any) -> None:
-        """Called before any question about the step ``output``."""
-        for request_id in output.finished_req_ids:
-            self._pages.pop(request_id, None)
-        for new in output.scheduled_new_reqs:
-            self._pages[new.req_id] = tuple(list(table) for table in new.block_ids)
-        cached = output.scheduled_cached_reqs
-        for request_id, tables in zip(cached.req_ids, cached.new_block_ids, strict=True):
-            if tables is None:
-                continue
-            if request_id in cached.resumed_req_ids:
-                self._pages[request_id] = tuple(list(table) for table in tables)
-            else:
-                for known, more in zip(self._pages[request_id], tables, strict=True):
-                    known.extend(more)
-
-    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
-        return self._pages[request_id]

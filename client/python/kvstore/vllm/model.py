@@ -118,13 +118,6 @@ class Model(BlockNames):
         self.part_count = self._parts_of_all()
         self.parts_per_rank = self.part_count // self.shard_count
         self.groups = tuple(self._group_of(i, each) for i, each in enumerate(cache.kv_cache_groups))
-        if not compat.HAS_CACHE_MANAGER and (
-            len(self.groups) > 1 or self.groups[0].is_state or self.groups[0].window_tokens > 0
-        ):
-            raise Unsupported(
-                f"{compat.engine_name()}: several cache groups, sliding windows and states are served from 0.30 on. "
-                "--disable-hybrid-kv-cache-manager makes one group of full attention and windows"
-            )
         #: Set by the worker (``name_by``), which sends it to the scheduler's half.
         self.namespace: Namespace | None = None
         self._packing = compat.packing(config, self.block_size, self.is_mla)
@@ -245,7 +238,7 @@ def check_engine(config: Any) -> None:
     if compat.draws_hashes(algorithm):
         raise BadRequest(
             f"prefix_caching_hash_algo: {algorithm!r} begins with a seed that each process draws for itself, so that no "
-            "other process finds a block. Set PYTHONHASHSEED to one value for all engines; from vLLM 0.29 on, "
+            "other process finds a block. Set PYTHONHASHSEED to one value for all engines; "
             "--prefix-caching-hash-algo sha256_cbor does without"
         )
     if algorithm not in ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor"):

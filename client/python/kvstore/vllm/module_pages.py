@@ -16,12 +16,12 @@ import numpy.typing as npt
 import torch
 
 from ..device import Event
-from ..errors import Unsupported
+from ..errors import BadRequest, Unsupported
 from ..layouts import Cache, Layout, Move, Part, gather, scatter
 from . import compat
 from .messages import Piece
 from .model import Model
-from .pages import GRID_MAX, DevicePages, Staging
+from .pages import DevicePages, Staging
 from .rotation import rotation_of
 
 _ELEMENTS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -177,7 +177,7 @@ class ModulePages:
                 row = staging.rows[number]
                 if piece.token_count < self._block_tokens:
                     row[:] = 0  # the row's former content is no part of the module
-                event = gather(self._row.bind(row), pages, slots=self._slots(piece), **_where(staging))
+                event = gather(self._row.bind(row), pages, slots=self._slots(piece), **staging.line.options)
         return event
 
     def scatter(self, staging: Staging, pieces: Sequence[Piece], rows: Sequence[Sequence[int]]) -> None:
@@ -186,7 +186,7 @@ class ModulePages:
             for piece, number in zip(pieces, of_part, strict=True):
                 row = self._row.bind(staging.rows[number])
                 turn = replace(self._rotation, delta=piece.delta) if piece.delta else Move()
-                scatter(pages, row, slots=self._slots(piece), move=turn, **_where(staging))
+                scatter(pages, row, slots=self._slots(piece), move=turn, **staging.line.options)
 
     def _slots(self, piece: Piece) -> npt.NDArray[np.int64]:
         """The slots of the piece's tokens."""
@@ -196,5 +196,13 @@ class ModulePages:
         return slots
 
 
-def _where(staging: Staging) -> dict[str, Any]:
-    return {} if staging.line is None else {"stream": staging.line.stream, "grid_max": GRID_MAX}
+def pages_of_modules(
+    model: Model, tensors: dict[str, torch.Tensor], worker: Any, config: Any
+) -> tuple[ModulePages | None, str]:
+    """The pages for prompt modules, or why there are none. No engine ends for it."""
+    try:
+        return ModulePages(model, tensors, worker, config), ""
+    except (BadRequest, Unsupported) as error:
+        return None, str(error)
+    except Exception as error:  # from vLLM's inner parts, which another release may change
+        return None, f"{compat.engine_name()}: {error!r}"

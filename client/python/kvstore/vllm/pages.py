@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ from .messages import Blocks, Piece
 from .model import Group, Model
 
 #: CUDA blocks of a gather or scatter: enough to keep the bus to the host busy, and few beside the model's kernels.
-GRID_MAX = 64
+_GRID_MAX = 64
 
 
 class DevicePages:
@@ -121,26 +121,36 @@ def device_of(pages: list[list[Cache]]) -> int | None:
 
 class Line:
     """The connector's own stream on the pages' device, with its ordering against the engine's stream. The order of calls in this process's
-    thread does not order the two streams.
+    thread does not order the two streams. Pages on the host have no stream: a call is over when it returns, and there are no events.
 
     1. The streams wait for each other only by an explicit event on the device; the host never waits here.
     """
 
-    def __init__(self, device: int) -> None:
-        self.stream = Stream(device)
-        self._engine: Callable[[], Any] = compat.current_stream
+    def __init__(self, device: int | None) -> None:
+        self.stream = None if device is None else Stream(device)
 
-    def now(self) -> Event:
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of a kernel's call."""
+        return {} if self.stream is None else {"stream": self.stream, "grid_max": _GRID_MAX}
+
+    def now(self) -> Event | None:
         """An event after all work the engine's stream has so far."""
-        return record(self._engine(), self.stream.device)
+        return None if self.stream is None else record(compat.current_stream(), self.stream.device)
 
-    def wait(self, event: Event) -> None:
+    def record(self) -> Event | None:
+        """An event after all work of the line."""
+        return None if self.stream is None else self.stream.record()
+
+    def wait(self, event: Event | None) -> None:
         """Orders the line's later work after the event."""
-        self.stream.wait(event)
+        if self.stream is not None and event is not None:
+            self.stream.wait(event)
 
-    def hold_engine(self, event: Event) -> None:
+    def hold_engine(self, event: Event | None) -> None:
         """Orders the engine's later work after the event."""
-        event.hold(self._engine())
+        if event is not None:
+            event.hold(compat.current_stream())
 
 
 class PiecePages(Protocol):
@@ -154,8 +164,7 @@ class PiecePages(Protocol):
 class Staging(RowPool):
     """Rows of lent memory, for one rank's parts of blocks: a row holds a part of any group, layer after layer; a block has a row per part.
 
-    Without a line, pages are in host memory, and a copy is done when its call returns. With one, calls return the event of the copy's end:
-    until then the copy owns its rows and pages.
+    On a GPU, calls return the event of the copy's end: until then the copy owns its rows and pages.
     """
 
     def __init__(
@@ -165,14 +174,14 @@ class Staging(RowPool):
         rank: int,
         pages: list[list[Cache]],
         modules: PiecePages | None,
-        line: Line | None,
+        line: Line,
     ) -> None:
         """``pages``: of each group, its parts; ``modules``: the same pages by token."""
         row_bytes = model.block_bytes_max
         self._part_count = count = model.parts_per_rank
         self._parts = range(rank // model.replicas * count, (rank // model.replicas + 1) * count)
         row_count = max(8 * count, model.options.staging_bytes // 2 // row_bytes)
-        super().__init__(client, row_count, row_bytes, page_locked=line is not None)
+        super().__init__(client, row_count, row_bytes, page_locked=line.stream is not None)
         self.line = line
         self._model, self._pages, self._modules = model, pages, modules
         self._caches = [self._bind(group, parts[0].layout) for group, parts in zip(model.groups, pages, strict=True)]
@@ -240,5 +249,4 @@ class Staging(RowPool):
                 yield self._caches[group], own_rows, pages, [blocks[i].page for i in mine]
 
     def _copy(self, to: Cache, to_ids: Sequence[int], source: Cache, from_ids: Sequence[int]) -> Event | None:
-        stream = None if self.line is None else self.line.stream
-        return relayout(to, to_ids, source, from_ids, stream=stream, grid_max=0 if stream is None else GRID_MAX)
+        return relayout(to, to_ids, source, from_ids, **self.line.options)

@@ -1,17 +1,21 @@
-"""The scheduler half's state of a request and of its load, and the hints in its kv_transfer_params."""
+"""The scheduler half's state of a request, of its lookup and of its load, and the hints in its kv_transfer_params."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from vllm.logger import init_logger
 
 from .._reuse import Reuse, reuse_number
 from ..doors.names import weights_suffix
 from ..errors import Error
-from .lookup import Lookup
+from ..futures import Future
+from ..sets import SetMatchResult
 from .messages import Block
 from .model import Model
 from .modules import Modules
@@ -21,6 +25,53 @@ logger = init_logger("vllm.kvstore")
 
 #: vLLM's page for a missing block, such as one that a window has left behind.
 NULL_PAGE = 0
+#: A lookup's answer is valid for this long: shorter than the node's lease.
+_ANSWER_SECONDS = 4.0
+
+
+@dataclass
+class Lookup:
+    """A question to the store, and then its answer: ``hit`` leading blocks can be loaded, or the ``tail_hit`` leading tokens, which end
+    inside the next block. Has a future, and then a lease, per pipeline stage.
+    """
+
+    block_count: int
+    asked: float
+    #: Where in pages a hit may end, in tokens.
+    tails: list[int] = field(default_factory=list)
+    futures: list[Future[SetMatchResult]] = field(default_factory=list)
+    hit: int = 0
+    #: 0: no longer hit.
+    tail_hit: int = 0
+    is_tail_on_disk: bool = False
+    #: As ``hit``, counting only blocks in memory.
+    memory_hit: int = 0
+    leases: list[int] = field(default_factory=list)
+    #: Whether the store has answered.
+    is_known: bool = False
+    #: Blocks on a node's disk, in any of the groups.
+    on_disk: npt.NDArray[np.bool_] | None = None
+
+    def disk_tokens(self, begin: int, tokens: int, block_size: int) -> int:
+        """How many of the leading ``tokens`` after ``begin`` blocks are on a disk."""
+        if self.on_disk is None:
+            return 0
+        end, tail = divmod(tokens, block_size)
+        return int(self.on_disk[begin:end].sum()) * block_size + tail * self.is_tail_on_disk
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.futures)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the leases of a hit may have ended."""
+        return not self.is_open and self.hit > 0 and time.monotonic() - self.asked > _ANSWER_SECONDS
+
+    def give_up(self) -> None:
+        for future in self.futures:
+            future.cancel()
+        self.futures = []
 
 
 @dataclass

@@ -12,18 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from ..doors.door import Door
+from ..doors.groups import usable
 from ..errors import Busy, Error
 from ..namespaces import Namespace
-from ..sets import SetSpace
+from ..sets import SetMatchResult, SetSpace
 from .compat import CacheHitSource
 from .estimate import Estimate
-from .lookup import Lookup, tails_of
 from .messages import Block, Blocks, Load, Report, first_of
 from .model import Model
 from .modules import module_namespace
-from .requests import NULL_PAGE, KnownRequest, LoadUnderWay
+from .requests import NULL_PAGE, KnownRequest, LoadUnderWay, Lookup
 from .told import Told
 
+#: A value in SetMatchResult.held.
+_ON_DISK = 2
+#: How many of the prompt's last hashes are tried for a hit inside a page: the names of all would slow every lookup.
+_TAILS_MAX = 64
 #: After this many failed loads, a request is computed.
 _FAILED_LOADS_MAX = 2
 #: Blocks of a finished request that are marked as used: a call for more takes the scheduler's thread over 50 us.
@@ -90,7 +94,7 @@ class SchedulerLoads:
             count = known.modules.needed_count
         else:
             count = min(self._model.hash_count(known.blocks), (request.num_tokens - 1) // size)
-            tails = tails_of(self._model, known.blocks)
+            tails = self._tails_of(known.blocks)
         lookup = known.lookup = Lookup(count, time.monotonic(), tails)
         if not self._is_used or known.ending is None or self._is_too_little(max([count * size, *tails[-1:]])):
             return lookup
@@ -112,10 +116,18 @@ class SchedulerLoads:
             self._gate.failed(error)
         return lookup
 
+    def _tails_of(self, request: Any) -> list[int]:
+        """Token counts inside pages where a hit may end: there another prompt ended, such as that of the turn before."""
+        if not self._model.has_tails:
+            return []
+        size, step = self._model.block_size, self._model.hash_tokens
+        end = min(len(request.block_hashes), (request.num_tokens - 1) // step)
+        return [n * step for n in range(max(1, end - _TAILS_MAX + 1), end + 1) if n * step % size != 0]
+
     def _is_too_little(self, tokens: int) -> bool:
         return -(-tokens // self._model.block_size) < max(1, self._options.load_blocks_min)
 
-    def _answer(self, lookup: Lookup) -> None:
+    def _look_for_answer(self, lookup: Lookup) -> None:
         """Takes the answer if it has come; cancels the lookup after its timeout."""
         if not lookup.is_open:
             return
@@ -136,7 +148,43 @@ class SchedulerLoads:
         why = next((each.why for each in matches if each.why is not None and not isinstance(each.why, Busy)), None)
         self._gate.ended(why)
         lookup.is_known = why is None
-        lookup.answer(self._model, matches, self._block_bytes)
+        self._answer(lookup, matches)
+
+    def _answer(self, lookup: Lookup, matches: list[SetMatchResult]) -> None:
+        """Takes the answers for all blocks' names, [group, part, block], then all tails: a match per pipeline stage."""
+        groups, size = self._model.groups, self._model.block_size
+        lookup.leases = [match.lease for match in matches]
+        lookup.asked = time.monotonic()  # the leases' time counts from here
+        held, on_disk = self._held(matches, 0, lookup.block_count)
+        lookup.on_disk, lookup.hit = on_disk, usable(groups, size, held)
+        lookup.memory_hit = usable(groups, size, held & ~on_disk) if on_disk[: lookup.hit].any() else lookup.hit
+        if not lookup.tails:
+            return
+        tail_held, on_disk = self._held(matches, lookup.block_count, len(lookup.tails))
+        pages = held[[not group.is_state for group in groups]].all(axis=0)
+        leading = lookup.block_count if pages.all() else int(np.argmin(pages))
+        for i in range(len(lookup.tails) - 1, -1, -1):
+            tokens = lookup.tails[i]
+            if tokens <= lookup.hit * size:
+                return
+            if tokens // size <= leading and tail_held[:, i].all():
+                lookup.tail_hit, lookup.is_tail_on_disk = tokens, bool(on_disk[i])
+                return
+
+    def _held(
+        self, matches: list[SetMatchResult], before: int, count: int
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """For ``count`` names after ``before``: [group, block], whether all stages hold all parts; and per block, whether any is on a disk."""
+        shape = (len(self._model.groups), self._model.part_count, count)
+        names = slice(shape[0] * shape[1] * before, shape[0] * shape[1] * (before + count))
+        held = np.ones((shape[0], count), bool)
+        on_disk = np.zeros(count, bool)
+        for match, of_groups in zip(matches, self._block_bytes, strict=True):
+            states = np.asarray(match.held)[names].reshape(shape)
+            is_right = np.asarray(match.block_bytes)[names].reshape(shape) == of_groups[:, None, None]
+            held &= ((states != 0) & is_right).all(axis=1)
+            on_disk |= states.max(axis=(0, 1), initial=0) == _ON_DISK
+        return held, on_disk
 
     def matched_tokens(self, known: KnownRequest, computed_tokens: int) -> int | None:
         """How many tokens to load after those that the engine has. None: the store has not answered yet."""
@@ -144,7 +192,7 @@ class SchedulerLoads:
         if lookup is None or lookup.is_stale:
             self.release(known)
             lookup = self.look_up(known)
-        self._answer(lookup)
+        self._look_for_answer(lookup)
         if lookup.is_open:
             return None
         known.computed = computed_tokens // self._model.block_size

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 from vllm.logger import init_logger
 
 from ..device import Event, warm_up
 from ..doors.door import FLUSH_SECONDS, Door, take_ended, wait_for
 from ..doors.results import STORED, landed
-from ..errors import BadRequest, Error, Unsupported
+from ..errors import Error
 from ..futures import Future
 from ..sets import SetGetResult, SetPutResult
 from . import compat
@@ -25,7 +26,7 @@ from .estimate import DeviceClock, HostClock
 from .identity import Loaded, is_named
 from .messages import Blocks, Load, Report, Save, Stage, Step, first_of
 from .model import Model
-from .module_pages import ModulePages
+from .module_pages import pages_of_modules
 from .modules import module_namespace
 from .pages import Line, Staging, bind_pages, device_of
 from .stats import KVStoreStats
@@ -108,15 +109,6 @@ class _Put:
     future: Future[SetPutResult]
 
 
-@dataclass
-class Ended:
-    """Loads that have ended since the last call."""
-
-    requests: set[str] = field(default_factory=set)
-    failed: set[str] = field(default_factory=set)
-    bad_pages: set[int] = field(default_factory=set)
-
-
 class WorkerSide:
     """Runs on the worker's thread. Bytes move between lent memory and nodes on the client's own thread, without the GIL; between lent
     memory and pages on this thread between two steps, or, for a GPU's pages, on the GPU.
@@ -143,7 +135,7 @@ class WorkerSide:
             logger.warning(
                 "kvstore: weights are no files on this machine, and this processor's kernels hide them: no engine shares with this one"
             )
-        modules, why_no_modules = _modules_of(model, tensors, worker, config)
+        modules, why_no_modules = pages_of_modules(model, tensors, worker, config)
         #: Sent to the scheduler's half before any lookup.
         self.stage = Stage(
             model.namespace.text,
@@ -164,8 +156,7 @@ class WorkerSide:
             warm_up(device)  # otherwise the first load pays for it
         #: One for each direction, with a line of its own: a gather waits for the end of a step, which loads need not.
         self._load_rows, self._save_rows = (
-            Staging(self._door.client, model, rank, pages, modules, None if device is None else Line(device))
-            for _ in range(2)
+            Staging(self._door.client, model, rank, pages, modules, Line(device)) for _ in range(2)
         )
         for staging in (self._load_rows, self._save_rows):
             try:
@@ -175,6 +166,8 @@ class WorkerSide:
         self._does_save = rank % model.replicas == 0
         self._loads: deque[_Load] = deque()
         self._parts: list[_Part] = []
+        #: Pages that ended loads have left unfilled.
+        self._bad_pages: set[int] = set()
         self._scatters: deque[_Scatter] = deque()
         #: Saves with blocks that wait for a gather.
         self._saves: deque[_Save] = deque()
@@ -193,8 +186,7 @@ class WorkerSide:
 
     def start_step(self, step: Step) -> None:
         now = time.monotonic()
-        line = self._load_rows.line
-        after = line.now() if line is not None and step.loads else None
+        after = self._load_rows.line.now() if step.loads else None
         computed = self._computed_seconds + self._clock.so_far()
         self._loads.extend(_Load(load, now, computed, after) for load in step.loads)
         self._send_loads()
@@ -230,29 +222,35 @@ class WorkerSide:
             self._parts.append(_Part(load, blocks, rows, future))
             load.parts += 1
 
-    def end_loads(self) -> Ended:
-        """Scatters landed blocks into their pages. With several groups, page numbers alone do not identify the request."""
+    def end_loads(self) -> KVConnectorTransferResults:
+        """Scatters landed blocks into their pages. Returns the requests whose loads have ended since the last call, and those that failed
+        where page numbers alone do not identify the request: with several groups.
+        """
         for part in take_ended(self._parts):
             self._end_part(part)
         self._send_loads()
-        ended = Ended()
+        ended = KVConnectorTransferResults()
         for each in [each for each in self._loads if each.is_over]:
             self._loads.remove(each)
             request = each.load.request_id
-            ended.requests.add(request)
+            ended.finished_recving.add(request)
             self._report.loaded[each.load.job] = 1, each.missing
             if each.missing is None:
                 seconds = time.monotonic() - each.began
                 if self._computed_seconds - each.computed_before <= seconds * _COMPUTED_SHARE_MAX:
                     self._report.load_seconds[each.load.job] = seconds
             elif len(self._groups) > 1:
-                ended.failed.add(request)
+                ended.failed_recving.add(request)
             else:
                 blocks = each.load.blocks
-                ended.bad_pages |= {
+                self._bad_pages |= {
                     page for block in blocks if block.block_index >= each.missing for page in block.pages
                 }
         return ended
+
+    def take_bad_pages(self) -> set[int]:
+        pages, self._bad_pages = self._bad_pages, set()
+        return pages
 
     def _end_part(self, part: _Part) -> None:
         part.of.parts -= 1
@@ -284,17 +282,15 @@ class WorkerSide:
     def _scatter(self, part: _Part, are_here: list[bool]) -> Event | None:
         """Scatters the landed blocks into their pages. On a GPU this is enqueued, with the engine's next step behind it."""
         line = self._load_rows.line
-        if line is not None and part.of.after is not None:
-            line.wait(part.of.after)
+        line.wait(part.of.after)
         count = len(part.rows) // len(part.blocks)
         mine = [i for i, is_here in enumerate(are_here) if is_here]
         rows = [row for i in mine for row in part.rows[i * count : (i + 1) * count]]
         try:
             self._load_rows.scatter([part.blocks[i] for i in mine], rows)
         finally:  # also after work that was enqueued before an error
-            event = None if line is None else line.stream.record()
-            if line is not None and event is not None:
-                line.hold_engine(event)
+            event = line.record()
+            line.hold_engine(event)
         return event
 
     def _end_scatters(self) -> None:
@@ -312,12 +308,11 @@ class WorkerSide:
         self._computed_seconds += seconds
         if measured:  # only some steps are reported: each report costs the scheduler time
             self._report.computed = measured[-1]
-        self._tell_adapters(step)
+        self._report.adapters.update((each, {self._number: now}) for each, now in self._adapters.news(step.adapters))
         self._end_puts()
         self._end_gathers()
         self._saves.extend(_Save(save, now, self._sent_before(save)) for save in step.saves)
-        line = self._save_rows.line
-        computed = line.now() if line is not None and self._saves else None
+        computed = self._save_rows.line.now() if self._saves else None
         while self._saves:
             each = self._saves[0]
             blocks = each.save.blocks
@@ -335,14 +330,6 @@ class WorkerSide:
             self._saves.popleft()
             self._report_gathered(each)
         self._end_gathers()
-
-    def _tell_adapters(self, step: Step) -> None:
-        """Reports the step's adapters: vLLM loads an adapter in the first step that uses it, and may load it again."""
-        for number, is_asked in step.adapters.items():
-            if is_asked or self._adapters.has_changed(number):
-                content = self._adapters.digest(number)
-                if content is not None:
-                    self._report.adapters[number] = {self._number: content}
 
     def _sent_before(self, save: Save) -> int:
         """All of the save's blocks, if their names have an adapter other than the one that computed them; else 0."""
@@ -364,15 +351,14 @@ class WorkerSide:
         of.sent += len(blocks)
         rows = self._save_rows.take_for(blocks)
         try:
-            if line is not None and computed is not None:
-                line.wait(computed)
+            line.wait(computed)
             event = self._save_rows.gather(blocks, rows)
         except Error as error:  # from the GPU
             self._save_rows.give(rows, is_doubtful=True)
             self._door.saves.failed(error)
             self.counters["refused_blocks"] += len(rows)
             return
-        if line is not None and event is not None and any(self._groups[block.group].is_state for block in blocks):
+        if any(self._groups[block.group].is_state for block in blocks):
             line.hold_engine(event)  # a step overwrites the previous step's state
         of.gathers += 1
         self._gathers.append(_Gather(of, blocks, rows, event))
@@ -434,15 +420,3 @@ class WorkerSide:
         wait_for((each.future for each in self._puts), until)
         self._end_puts()
         self._door.close()
-
-
-def _modules_of(
-    model: Model, tensors: dict[str, torch.Tensor], worker: Any, config: Any
-) -> tuple[ModulePages | None, str]:
-    """The pages for prompt modules, or why there are none. No engine ends for it."""
-    try:
-        return ModulePages(model, tensors, worker, config), ""
-    except (BadRequest, Unsupported) as error:
-        return None, str(error)
-    except Exception as error:  # from vLLM's inner parts, which another release may change
-        return None, f"{compat.engine_name()}: {error!r}"

@@ -1,4 +1,4 @@
-// Client, Queue and Future as Python sees them, and questions about the nodes.
+// Client, Queue and Future as Python sees them; opening namespaces, and questions about the nodes.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -43,6 +43,14 @@ void tell_prefill_speed(const PyClient& self, double tokens_per_second) {
       [&] { return self.core()->use([&](Client& client) { client.tell_prefill_speed(tokens_per_second); }); }));
 }
 
+Request opening(const NamespaceRecord& record, double deadline) {
+  return {.op = Op::kOpen, .deadline = deadline_of(deadline), .record = &record};
+}
+
+void wait_open(PyClient& self, std::uint32_t space, double deadline) {
+  self.make({.op = Op::kWaitOpen, .space = Space{space}, .deadline = deadline_of(deadline)}, {});
+}
+
 void bind_queue(QueueClass& queue) {
   using namespace nb::literals;
   queue
@@ -50,6 +58,16 @@ void bind_queue(QueueClass& queue) {
              return Queue::open(client.core(), waits, is_shared);
            }),
            "client"_a, "waits"_a, "is_shared"_a = false)
+      .def(
+          "open",
+          [](Queue& self, const NamespaceRecord& record, double deadline, nb::object then) {
+            return self.begin(opening(record, deadline), {}, std::move(then));
+          },
+          "record"_a, "deadline"_a, "then"_a = nb::none())
+      .def(
+          "release",  // waits neither for a node nor for the client's thread: the caller does not need the answer
+          [](Queue& self, std::uint64_t lease) { self.begin({.op = Op::kRelease, .lease = Lease{lease}}, {}); },
+          "lease"_a)
       .def("fileno", [](const Queue& self) { return self.native().fd(); })
       .def("check",
            [](const Queue& self) {
@@ -105,6 +123,13 @@ void bind_client(nb::module_& module) {
           "follow_cluster"_a, "staging_bytes"_a)
       .def_prop_ro("is_closed", [](const PyClient& self) { return self.core()->is_over(); })
       .def("close", [](const PyClient& self) { self.core()->close(); })
+      .def(
+          "open",
+          [](PyClient& self, const NamespaceRecord& record, double deadline) {
+            return self.make(opening(record, deadline), {});
+          },
+          "record"_a, "deadline"_a)
+      .def("wait_open", &wait_open, "space"_a, "deadline"_a)
       .def("ask", &ask_nodes, "path"_a, "query"_a, "node"_a, "deadline"_a)
       .def("ping", &ping, "deadline"_a)
       .def("nodes", [](const PyClient& self) { return to_python(of_client<&Client::nodes>(self)); })
@@ -114,7 +139,7 @@ void bind_client(nb::module_& module) {
   QueueClass queue(module, "Queue", nb::is_weak_referenceable());
   bind_queue(queue);
   bind_results(module);
-  bind_miss_report(module);
+  bind_miss_report(module, client);
   nb::class_<Future>(module, "Future", nb::is_generic())
       .def_prop_ro("_queue", &Future::queue)
       .def("_tell", &Future::tell, "told"_a)
@@ -126,7 +151,6 @@ void bind_client(nb::module_& module) {
       .def("wait", &Future::wait, "timeout"_a = nb::none())
       .def_prop_ro("segments", &Future::segments)
       .def("wait_segments", &Future::wait_segments, "count"_a, "timeout"_a = nb::none());
-  bind_requests(client, queue);
   bind_contexts(module, client);
   bind_memory(module, client);
   // For atexit: all C++ threads must stop before the interpreter shuts down.

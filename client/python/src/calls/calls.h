@@ -8,9 +8,8 @@
 // Files, in reading order:
 //   client_core.h      the C++ client that queues, calls and memory share; calls that block
 //   caller.h           what calls are made on: a client or a queue
-//   queue.h            calls in flight, and how their completions reach Python
-//   bind_requests.cc   requests from Python's arguments
-//   results.h          results as Python objects; miss_report.cc has why a chain is not found
+//   queue.h            a call's life: a request from Python's arguments, in flight, its end
+//   results.h          results as Python objects; miss_report.cc asks and tells why a chain is not found
 //   py_client.h        the client as Python sees it, from client_config.h's nodes and identity
 //   bind_client.cc     it and its questions about nodes; Queue and Future
 //   bind_contexts.cc   named contexts, their lists and files
@@ -32,9 +31,8 @@ using QueueClass = nb::class_<Queue, Caller>;
 
 void bind_results(nb::module_& module);
 void bind_caller(nb::module_& module);  ///< Before both classes.
-void bind_miss_report(nb::module_& module);
 /// The others add their calls to the classes, and the classes of the calls' results to the module.
-void bind_requests(ClientClass& client, QueueClass& queue);
+void bind_miss_report(nb::module_& module, ClientClass& client);
 void bind_contexts(nb::module_& module, ClientClass& client);
 void bind_memory(nb::module_& module, ClientClass& client);
 

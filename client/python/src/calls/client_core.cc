@@ -143,4 +143,12 @@ void check(const ClientCore& core, const Completion& end) {
   throw failure_of(end.error, end.reason);
 }
 
+TraceContext current_trace() {
+  static const auto* const current = new nb::object(nb::module_::import_("kvstore._trace").attr("current").attr("get"));
+  const nb::object traceparent = (*current)();
+  // An invalid traceparent is ignored, as W3C asks: engines pass on whatever their callers send.
+  if (!nb::isinstance<nb::str>(traceparent)) return {};
+  return TraceContext::parse(nb::cast<std::string>(traceparent)).value_or(TraceContext());
+}
+
 }  // namespace kv::python

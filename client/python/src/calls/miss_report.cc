@@ -5,11 +5,32 @@
 #include "base/text/hex.h"
 #include "client/python/src/calls/calls.h"
 #include "client/python/src/calls/results.h"
+#include "client/python/src/waits.h"
 #include "client/types/miss_report.h"
 
 namespace kv::python {
+namespace {
 
-void bind_miss_report(nb::module_& module) {
+Async<Told<MissReport>> explain(Client& client, Space space, Hashes hashes, std::chrono::microseconds deadline,
+                                CallControl control) {
+  const auto report = co_await client.why(space, hashes, deadline, control);
+  if (!report) co_return report.error();
+  Told<MissReport> told{*report, {}};
+  if (told.why) told.reason = client.reason_of(told.why);
+  co_return told;
+}
+
+Told<MissReport> why_chain(const PyClient& self, std::uint32_t space, nb::handle hashes, double deadline) {
+  const std::vector<BlockHash> asked = hashes_from(hashes, "hashes");
+  return self.core()->ask<Told<MissReport>>([&, time = deadline_of(deadline)](Client& client, CallControl control) {
+    return explain(client, Space{space}, asked, time, control);
+  });
+}
+
+}  // namespace
+
+void bind_miss_report(nb::module_& module, ClientClass& client) {
+  using namespace nb::literals;
   nb::class_<FieldDifference>(module, "FieldDifference")
       .def_ro("field", &FieldDifference::field)
       .def_ro("here", &FieldDifference::here)
@@ -39,6 +60,7 @@ void bind_miss_report(nb::module_& module) {
       .def_ro("empty_lookups", &Report::empty_lookups)
       .def_ro("others", &Report::others)
       .def_prop_ro("text", &Report::text);
+  client.def("why", &why_chain, "space"_a, "hashes"_a, "deadline"_a);
 }
 
 }  // namespace kv::python

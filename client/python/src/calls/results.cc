@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "client/load.h"
-
 namespace kv::python {
 namespace {
 
@@ -42,7 +40,9 @@ nb::object put_result(const Completion& end, std::size_t name_count) {
 }
 
 /// A load's `why` is its get's.
-struct Loaded : LoadResult {
+struct Loaded {
+  MatchResult match;
+  GetResult get;
   error_code why;
 };
 
@@ -167,7 +167,7 @@ nb::object result_of(const Completion& end, std::size_t name_count) {
     case Op::kOpen: return nb::cast(static_cast<std::uint32_t>(end.space));
     case Op::kMatch: return told(end, end.match);
     case Op::kGet: return told(end, end.get);
-    case Op::kLoad: return told(end, Loaded{{end.match, end.get}, end.get.why});
+    case Op::kLoad: return told(end, Loaded{end.match, end.get, end.get.why});
     case Op::kPut: return put_result(end, name_count);
     case Op::kTouch:
     case Op::kRetain:

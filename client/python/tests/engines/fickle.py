@@ -10,10 +10,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorTransferResults,
     SupportsHMA,
 )
-
-from kvstore.vllm.compat import KVConnectorTransferResults
 
 
 @dataclass

@@ -13,7 +13,6 @@ import tiny
 import vllm
 from synthetic import KNOWN, Engine, ours
 
-from kvstore.vllm.compat import HAS_CACHE_MANAGER
 from kvstore.vllm.messages import Step
 
 BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
@@ -29,8 +28,6 @@ def engines(model: Path) -> Iterator[Any]:
     made = []
 
     def make(endpoint: str | None, **more: Any) -> Engine:
-        if not HAS_CACHE_MANAGER and (more.get("windows") or more.get("states")):
-            pytest.skip(f"vLLM {vllm.__version__}: windows and states are served from 0.30 on")
         if "kv_tp_replicas" not in KNOWN and more.get("replicas", 1) > 1:
             pytest.skip(f"vLLM {vllm.__version__}: does not say which ranks hold the same heads")
         made.append(Engine(model, endpoint, **more))

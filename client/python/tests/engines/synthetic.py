@@ -9,7 +9,6 @@ import copy
 import inspect
 import itertools
 import math
-import os
 import time
 import zlib
 from collections.abc import Callable, Iterable
@@ -24,6 +23,7 @@ from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -42,7 +42,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from kvstore.vllm import KVStoreConnector, compat
-from kvstore.vllm.compat import HAS_CACHE_MANAGER, CacheHitSource, KVConnectorTransferResults
+from kvstore.vllm.compat import CacheHitSource
 
 BLOCK = 32
 HEADS, SIZE, LAYERS = 2, 8, 2
@@ -56,8 +56,6 @@ TAKES_HASH_TOKENS = "hash_block_size" in inspect.signature(Scheduler).parameters
 HAS_SOURCES = "hits_by_source" in PrefixCacheStats.__dataclass_fields__
 #: Models are made in the process that then loads them.
 compat.load_began = lambda: math.inf
-if not HAS_CACHE_MANAGER:
-    os.environ.setdefault("PYTHONHASHSEED", "0")  # otherwise each process draws other hashes
 
 
 class Worker:
@@ -124,8 +122,6 @@ def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", 
             "kv_load_failure_policy": policy,
             "kv_connector_extra_config": {"connectors": [beside, arguments["kv_transfer_config"]]},
         }
-    if not HAS_CACHE_MANAGER:
-        arguments["async_scheduling"] = False
     return EngineArgs(**(arguments | more)).create_engine_config()
 
 
@@ -335,7 +331,7 @@ class Engine:
     def step(self) -> None:
         output = self.scheduler.schedule()
         self.between()
-        loads_first = getattr(output, "has_sync_kv_loads", True)  # up to 0.28 always
+        loads_first = output.has_sync_kv_loads
         for worker in self.workers:
             worker.bind_connector_metadata(output.kv_connector_metadata)
             if loads_first:
@@ -375,20 +371,16 @@ class Engine:
         connector_output = None
         if self.workers:
             worker = self.workers[number]
-            if not getattr(output, "has_sync_kv_loads", True):
+            if not output.has_sync_kv_loads:
                 worker.start_load_kv(None)
-            if HAS_CACHE_MANAGER or self.has_computed:
-                worker.wait_for_save()
+            worker.wait_for_save()
             results = KVConnectorTransferResults()
             if number not in self.silent:
-                if HAS_CACHE_MANAGER:
-                    results = worker.get_transfer_results(output.finished_req_ids)
-                else:
-                    results = KVConnectorTransferResults(*worker.get_finished(output.finished_req_ids))
+                results = worker.get_transfer_results(output.finished_req_ids)
             connector_output = KVConnectorOutput(
                 finished_sending=results.finished_sending,
                 finished_recving=results.finished_recving,
-                **({"failed_recving": results.failed_recving} if HAS_CACHE_MANAGER else {}),
+                failed_recving=results.failed_recving,
                 invalid_block_ids=worker.get_block_ids_with_load_errors(),
                 kv_connector_stats=worker.get_kv_connector_stats(),
                 kv_connector_worker_meta=worker.build_connector_worker_meta(),

@@ -330,7 +330,7 @@ def test_a_load_comes_after_what_was_enqueued_before_it(side: Any, device: Devic
             wait_for(worker)
             worker.end_step(step)
             ended = worker.end_loads()
-            assert ended.requests == {"one"} and not ended.bad_pages
+            assert ended.finished_recving == {"one"} and not worker.take_bad_pages()
             assert (pages_as_read(side, [5, 9, 2]) == side.blocks).all()
 
 
@@ -341,7 +341,7 @@ def test_rows_stay_the_gpus_until_it_has_read_them(side: Any, device: Device) ->
         free = worker._load_rows.free_count
         worker.start_step(Step(loads=[Load(1, "one", blocks)]))
         wait_for(worker)
-        assert worker.end_loads().requests == {"one"}, "reported at once: the forward pass waits on the device"
+        assert worker.end_loads().finished_recving == {"one"}, "reported at once: the forward pass waits on the device"
         assert worker._load_rows.free_count == free - 3
         assert (pages_as_read(side, [5, 9, 2]) == side.blocks).all()
         worker.start_step(Step())
@@ -356,8 +356,7 @@ def test_pages_are_reported_and_rows_put_only_once_they_were_gathered(side: Any,
     with device.runs("lazy"):
         worker.end_step(Step(saves=[Save(4, [Block(b"x" * 32, 0, 7, 0)])]))
         gather = worker._gathers[0]
-        # The device was not asked twice yet. The first report is about the start.
-        assert worker.take_report().stages
+        # The device was not asked twice yet.
         assert not worker._puts and worker.take_report() is None
         assert gather.event.wait(10)
         worker.end_step(Step())
@@ -392,7 +391,8 @@ def test_a_failed_launch_is_a_missing_block(side: Any, device: Device, monkeypat
     worker.start_step(Step(loads=[Load(1, "one", blocks)]))
     wait_for(worker)
     worker.end_step(Step(saves=[Save(4, [Block(b"x" * 32, 0, 7, 0)])]))
-    assert worker.end_loads().bad_pages == {5, 9, 2}
+    worker.end_loads()
+    assert worker.take_bad_pages() == {5, 9, 2}
     report = worker.take_report()
     assert report.loaded == {1: (1, 0)} and report.gathered == {4: 1}
     assert not worker._puts

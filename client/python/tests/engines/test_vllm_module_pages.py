@@ -23,6 +23,7 @@ from kvstore.layouts import Cache, Layout, scatter
 from kvstore.vllm import compat, module_pages
 from kvstore.vllm.messages import Piece
 from kvstore.vllm.module_pages import ModulePages
+from kvstore.vllm.pages import Line
 from kvstore.vllm.rotation import rotation_of
 
 model = scheduled.model  # a fixture
@@ -185,7 +186,7 @@ def pages_of(
 class Rows:
     """Lent memory."""
 
-    line = None
+    line = Line(None)
 
     def __init__(self, count: int, nbytes: int) -> None:
         self.rows = np.full((count, nbytes), 0x5A, np.uint8)

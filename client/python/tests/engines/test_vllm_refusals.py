@@ -26,7 +26,6 @@ from vllm.v1.kv_cache_interface import (
 
 import kvstore
 from kvstore.vllm import KVStoreConnector, compat
-from kvstore.vllm.compat import HAS_CACHE_MANAGER
 from kvstore.vllm.model import Model
 
 model = scheduled.model  # a fixture
@@ -98,15 +97,8 @@ def test_groups_that_are_not_understood_are_refused(model: Path) -> None:
 
 
 def test_releases_that_are_too_old_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm, "__version_tuple__", (0, 27, 9))
-    refused(model, "it is too old. Tried were 0.28.0, ")
-
-
-@pytest.mark.skipif(HAS_CACHE_MANAGER, reason="of releases up to 0.29")
-def test_what_an_older_release_cannot_be_served_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused(model, "sliding windows and states are served from 0.30 on", cache_config(20, windows=True))
-    monkeypatch.delenv("PYTHONHASHSEED")
-    refused(model, "Set PYTHONHASHSEED to one value for all engines")
+    monkeypatch.setattr(vllm, "__version_tuple__", (0, 29, 9))
+    refused(model, "it is too old. Tried were 0.31.0, ")
 
 
 def test_parts_that_do_not_come_out_even_are_refused(model: Path) -> None:

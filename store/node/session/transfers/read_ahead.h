@@ -1,4 +1,4 @@
-// store/node/session/requests/read_ahead.h: blocks on disk, read ahead of their turn and verified on disk threads, and
+// store/node/session/transfers/read_ahead.h: blocks on disk, read ahead of their turn and verified on disk threads, and
 // handed out in order; frequently used ones are put back into memory.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 #include "base/event.h"
 #include "store/node/session/core/session_core.h"
-#include "store/node/session/core/store_guards.h"
 #include "store/node/session/tables/space_handles.h"
+#include "store/node/store_guards.h"
 
 namespace kv {
 

@@ -1,7 +1,7 @@
-// store/node/session/requests/set_get.cc: a block of a set enters as a hash. It is pinned in the arena (pin_window) or
+// store/node/session/transfers/set_get.cc: a block of a set enters as a hash. It is pinned in the arena (pin_window) or
 // read from disk (read_from_disk), sent, copied or moved to the client (deliver_ready), announced with its length and
 // checksums (tell_of), and unpinned when its last byte is on its way.
-#include "store/node/session/requests/set_get.h"
+#include "store/node/session/transfers/set_get.h"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "index/name_groups.h"
 
 namespace kv {
 namespace {
@@ -19,11 +20,25 @@ constexpr std::size_t kPartBlocksMax = 16384;  ///< So that the table of a part 
 
 }  // namespace
 
-SetGet::SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, SetGetOrder order, BlockPath path)
-    : GetInProgress(std::move(session), space, FrameType::kSetGet, order.request_id, std::move(path),
-                    order.hashes.size(), order.trace),
-      order_(std::move(order)) {
-  KV_ASSERT(order_.rooms.size() == order_.hashes.size());
+SetGet::SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::uint64_t request_id,
+               const wire::SetGetRequest& request, BlockPath path)
+    : GetInProgress(session, space, FrameType::kSetGet, GetOrder(request_id, request, session->node), std::move(path)) {
+  const auto copy = [](auto& to, auto from) { to.assign(from.begin(), from.end()); };
+  copy(hashes_, hashes_of(request.hashes()));
+  copy(rooms_, numbers_of(request.rooms()));
+  copy(group_counts_, numbers_of(request.group_counts()));
+  KV_ASSERT(rooms_.size() == hashes_.size());
+}
+
+Failure check_request(const wire::SetGetRequest& request, const OpenSpace&, const NodeContext& node) {
+  const auto hashes = hashes_of(request.hashes());
+  const std::size_t rooms = numbers_of(request.rooms()).size();
+  if (hashes.size() > node.chain_blocks_max)
+    return {Errc::kTooLarge, "set_get." + count_text("hashes", hashes.size(), node.chain_blocks_max)};
+  if (rooms != hashes.size())
+    return {Errc::kBadRequest, fmt::format("set_get.rooms: {}, one per hash ({}) is due", rooms, hashes.size())};
+  const std::string why = check_groups(hashes, numbers_of(request.group_counts()));
+  return why.empty() ? Failure() : Failure(Errc::kBadRequest, "set_get." + why);
 }
 
 // -- pinning
@@ -31,14 +46,14 @@ SetGet::SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, Set
 error_code SetGet::pin() { return first_pinned(pin_window()); }
 
 error_code SetGet::pin_window() {
-  const auto hashes = std::span(order_.hashes).subspan(pinned_);
+  const auto hashes = std::span(hashes_).subspan(pinned_);
   const SetPinning::Options options{.session = session_->id,
                                     .lease = order_.lease,
                                     .disk = order_.disk,
-                                    .rooms = std::span(order_.rooms).subspan(pinned_),
+                                    .rooms = std::span(rooms_).subspan(pinned_),
                                     .bytes_max = node_.limits->inline_window_bytes,
                                     .count_max = kLookupsPerLock,
-                                    .group_counts = std::span(order_.group_counts).subspan(pinned_groups_)};
+                                    .group_counts = std::span(group_counts_).subspan(pinned_groups_)};
   auto set = node_.store.with(&in_flight_->about.phases,
                               [&](Store& store) { return store.pin_set(space_, hashes, options, node_.clock.now()); });
   if (!set) return set.error();
@@ -65,11 +80,8 @@ bool SetGet::send_at_once() {
   if (!is_last_window() || !window_->pins.on_disk().empty()) return false;
   std::uint64_t bytes = 0;
   for (const ReadyBlock& block : ready_) bytes += block.bytes.size();
-  const bool is_small = path_.has_region() ? path_.is_shared_memory() && bytes <= kCopyAtOnceBytes
-                                           : bytes <= node_.limits->inline_frame_bytes &&
-                                                 session_->writer.queued_bytes() < ahead_bytes_max();
   // Everything fits into one part: the whole get ends before the next request is read, without a coroutine.
-  if (!is_small || ready_.size() > kPartBlocksMax) return false;
+  if (!goes_at_once(bytes) || ready_.size() > kPartBlocksMax) return false;
   const Path way = path_.way();
   if (way == Path::kMemfd && !copy(ready_)) {
     met_hole_ = true;
@@ -136,7 +148,7 @@ std::size_t SetGet::next_part(Path way) const {
 bool SetGet::copy(std::span<const ReadyBlock> part) {
   if (path_.has_hole(*node_.lent, node_.clock.now())) return false;
   for (const ReadyBlock& block : part) {
-    KV_ASSERT(block.bytes.size() <= order_.rooms[block.index]);  // invariant 2
+    KV_ASSERT(block.bytes.size() <= rooms_[block.index]);  // invariant 2
     copy_in_pieces(path_.at_client(block.index, 0, block.bytes.size()), block.bytes);
   }
   return true;
@@ -145,29 +157,20 @@ bool SetGet::copy(std::span<const ReadyBlock> part) {
 asio::awaitable<void> SetGet::move(std::span<const ReadyBlock> part) {
   std::vector<Placement> placements;
   for (const ReadyBlock& block : part) {
-    KV_ASSERT(!block.owner && block.bytes.size() <= order_.rooms[block.index]);  // invariant 2
+    KV_ASSERT(!block.owner && block.bytes.size() <= rooms_[block.index]);  // invariant 2
     // The device reads memory that stays constant: a pinned block never changes.
     auto* const slot = const_cast<std::byte*>(block.bytes.data());
     placements.push_back(path_.placement(block.index, 0, {slot, block.bytes.size()}));
   }
-  struct Move {
-    Event ended;
-    MoveOutcome outcome;
-  };
-  const auto moved = std::make_shared<Move>(Move{Event(session_->executor), {}});
   is_moving_ = true;
-  path_.move(verbs::Direction::kToPeer, placements, window_, [moved](const MoveOutcome& outcome) {
-    moved->outcome = outcome;
-    moved->ended.set();
-  });
-  while (!moved->ended.is_set()) co_await moved->ended.wait();
+  const MoveOutcome outcome = co_await path_.moved(session_->executor, verbs::Direction::kToPeer, placements, window_);
   is_moving_ = false;
-  if (moved->outcome.error) outcome_ = moved->outcome;
+  if (outcome.error) outcome_ = outcome;
 }
 
 asio::awaitable<void> SetGet::read_from_disk() {
   const std::shared_ptr<PinnedPrefixGuard> pinned(window_, &window_->pins);
-  const auto hashes = std::span<const BlockHash>(order_.hashes).subspan(window_first_);
+  const auto hashes = std::span<const BlockHash>(hashes_).subspan(window_first_);
   const auto first = static_cast<std::uint32_t>(window_first_);
   ReadAhead ahead(*session_, {space_, space_name_, NamespaceKind::kSet, hashes}, pinned, pinned->on_disk().size());
   wake_ = &ahead.progress();
@@ -223,15 +226,8 @@ void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
     KV_ASSERT(block.checksums.size() == stripe_count(block.bytes.size()));
   }
   if (way == Path::kInline) {
-    std::vector<Owner> owners;
-    for (const ReadyBlock& block : part) {
-      payload.push_back(block.bytes);
-      if (block.owner) owners.push_back(block.owner);
-    }
-    // Keeps the bytes in place until they have left. Also called if the session ends first, which fails the get.
-    done = [window = window_, owners = std::move(owners)](bool sent) {
-      window->get->has_failed = window->get->has_failed || !sent;
-    };
+    for (const ReadyBlock& block : part) payload.push_back(block.bytes);
+    done = kept(part);
   }
   session_->replies.reply(
       FrameType::kSetGet, request_id(), kFrameMore,

@@ -1,4 +1,4 @@
-#include "store/node/session/requests/read_ahead.h"
+#include "store/node/session/transfers/read_ahead.h"
 
 #include <spdlog/spdlog.h>
 
@@ -109,7 +109,7 @@ void ReadAhead::promote(const DiskBlock& block) {
       options.may_lose = false;
       return store.offer(chain_.space, hashes, options, node_.clock.now());
     }
-    const PutDesk::SetOfferOptions options{
+    const SetPuts::OfferOptions options{
         .session = session_, .lengths = {&of_disk.block_bytes, 1}, .may_lose = false, .promote = true};
     return store.offer_set(chain_.space, hashes, options, node_.clock.now());
   });

@@ -1,4 +1,4 @@
-// store/node/session/requests/prefetch.h: brings blocks that a client will soon request from disk to memory.
+// store/node/session/transfers/prefetch.h: brings blocks that a client will soon request from disk to memory.
 #pragma once
 
 #include <memory>
@@ -7,9 +7,9 @@
 
 #include "base/event.h"
 #include "store/node/session/core/session_core.h"
-#include "store/node/session/core/store_guards.h"
-#include "store/node/session/requests/read_ahead.h"
 #include "store/node/session/tables/space_handles.h"
+#include "store/node/session/transfers/read_ahead.h"
+#include "store/node/store_guards.h"
 
 namespace kv {
 

@@ -1,4 +1,4 @@
-// store/node/session/requests/set_get.h: one get of a set: blocks that stand alone leave.
+// store/node/session/transfers/set_get.h: one get of a set: blocks that stand alone leave.
 #pragma once
 
 #include <cstddef>
@@ -9,22 +9,14 @@
 
 #include "base/event.h"
 #include "store/node/session/core/session_core.h"
-#include "store/node/session/requests/block_path.h"
-#include "store/node/session/requests/get_in_progress.h"
-#include "store/node/session/requests/read_ahead.h"
+#include "store/node/session/transfers/block_path.h"
+#include "store/node/session/transfers/get_in_progress.h"
+#include "store/node/session/transfers/read_ahead.h"
 
 namespace kv {
 
-struct SetGetOrder {
-  std::uint64_t request_id = 0;
-  TimePoint deadline = TimePoint::max();  ///< The client's, for blocks on disk.
-  LeaseId lease{};
-  bool disk = false;
-  std::vector<BlockHash> hashes;
-  std::vector<std::uint32_t> rooms;         ///< Per hash: bytes available at the client.
-  std::vector<std::uint32_t> group_counts;  ///< As in SetPinning::Options.
-  TraceContext trace = {};
-};
+/// The error in a request's own fields, if there is one.
+Failure check_request(const wire::SetGetRequest& request, const OpenSpace& space, const NodeContext& node);
 
 /// Like Get, for a set. Its blocks are independent, so the request is carried out in windows, one after the other: pin
 /// some, send those in memory, then those on disk, release.
@@ -38,7 +30,9 @@ class SetGet final : public GetInProgress, public std::enable_shared_from_this<S
  public:
   static constexpr std::size_t kLookupsPerLock = 1024;  ///< Of the store: some hundred microseconds.
 
-  SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, SetGetOrder order, BlockPath path);
+  /// Requires check_request().
+  SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::uint64_t request_id,
+         const wire::SetGetRequest& request, BlockPath path);
 
   /// Pins the first window. Errors: of Store::pin_set; the get is then unusable.
   error_code pin();
@@ -48,14 +42,6 @@ class SetGet final : public GetInProgress, public std::enable_shared_from_this<S
   asio::awaitable<void> deliver() override;
 
  private:
-  /// A block ready to go: in the arena, or read from disk.
-  struct ReadyBlock {
-    std::uint32_t index;  ///< Of its hash in the request.
-    std::span<const std::byte> bytes;
-    std::span<const std::uint64_t> checksums;
-    Owner owner;  ///< Of a block from disk. Empty: the arena.
-  };
-
   // GetInProgress
   bool is_moving() const override { return is_moving_; }
   void stop_moves() override;
@@ -71,9 +57,12 @@ class SetGet final : public GetInProgress, public std::enable_shared_from_this<S
   void tell_of(std::span<const ReadyBlock> part, Path way);
 
   bool is_stopped() const { return is_cancelled_ || outcome_.error || met_hole_ || session_->writer.is_closed(); }
-  bool is_last_window() const { return pinned_ == order_.hashes.size(); }
+  bool is_last_window() const { return pinned_ == hashes_.size(); }
 
-  const SetGetOrder order_;
+  // Copied: the request's frame is gone when this runs.
+  std::vector<BlockHash> hashes_;
+  std::vector<std::uint32_t> rooms_;         ///< Per hash: bytes available at the client.
+  std::vector<std::uint32_t> group_counts_;  ///< As in SetPinning::Options.
 
   std::size_t window_first_ = 0;   ///< First hash of the newest window.
   std::size_t pinned_ = 0;         ///< Hashes of all windows so far,

@@ -1,4 +1,4 @@
-// store/node/session/requests/put.h: one put: blocks enter.
+// store/node/session/transfers/put.h: one put: blocks enter.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,11 @@
 #include "base/event.h"
 #include "store/node/session/core/session_core.h"
 #include "store/node/session/core/slow_requests.h"
-#include "store/node/session/core/store_guards.h"
-#include "store/node/session/requests/block_path.h"
 #include "store/node/session/tables/space_handles.h"
+#include "store/node/session/tables/table_budget.h"
+#include "store/node/session/transfers/block_path.h"
+#include "store/node/session/transfers/put_order.h"
+#include "store/node/store_guards.h"
 #include "transport/frames/block_sink.h"
 #include "transport/frames/frame_reader.h"
 
@@ -49,22 +51,6 @@ class DrainBound {
   Event drained_;
 };
 
-struct PutOrder {
-  std::uint64_t request_id = 0;
-  std::chrono::microseconds wait{};          ///< For memory: as the client asks.
-  std::span<const BlockHash> hashes;         ///< The spans live as long as the constructor and offer() run.
-  std::span<const std::uint32_t> positions;  ///< As in PutDesk::OfferOptions.
-  std::span<const std::uint32_t> token_ids;
-  std::span<const ExtraDigest> extras;
-  std::chrono::microseconds idle{};   ///< As in PutDesk::OfferOptions.
-  ReuseHint hint = ReuseHint::kNone;  ///< The same.
-  std::uint32_t chain_blocks = 0;     ///< With the positions: its `chain`.
-  std::optional<std::uint32_t> chain_known = {};
-  std::span<const std::uint32_t> lengths;       ///< For a set: of each block. The chain's spans are then empty.
-  std::span<const std::uint32_t> group_counts;  ///< For a set, as ReadDesk::SetMatchOptions.
-  TraceContext trace = {};
-};
-
 /// On entry the client has a block that the store may lack. A slot is taken for it (offer), filled from the socket,
 /// from shared memory, or by RDMA, and verified against the checksums that the client claims. On exit the block is in
 /// the tree, visible to all (commit), or its slot is free again.
@@ -83,7 +69,7 @@ class Put : public std::enable_shared_from_this<Put> {
     virtual void put_ended(std::uint64_t request_id) = 0;  ///< Answered. Perhaps within any call of Put.
   };
   Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& draining, const OpenSpace& space,
-      const PutOrder& order, BlockPath path);
+      std::uint64_t request_id, const PutOrder& order, BlockPath path);
 
   /// Takes slots for the missing blocks. False after refusing the request; the put is then unusable.
   bool offer(const SessionCore::Frame& frame, const PutOrder& order);
@@ -98,6 +84,7 @@ class Put : public std::enable_shared_from_this<Put> {
   void stop();    ///< The session ends: stops filling slots, without an answer.
   void finish();  ///< Answers if all is committed; frees its slots.
 
+  void keep(RequestRoom room) { room_ = std::move(room); }
   std::uint64_t request_id() const { return request_id_; }
   bool is_late(TimePoint now) const {
     return !is_waiting_ && !is_over_ && now - began_ >= session_->node.limits->put_timeout;
@@ -120,15 +107,10 @@ class Put : public std::enable_shared_from_this<Put> {
   static asio::awaitable<void> copy_in(std::shared_ptr<Put> self, std::size_t count, Claimed claimed);
   static asio::awaitable<void> fetch(std::shared_ptr<Put> self, std::size_t first, std::size_t count, Claimed claimed,
                                      SessionJob job);
-  asio::awaitable<std::size_t> verify(std::size_t first, std::size_t count,
-                                      std::span<const std::uint64_t> claimed) const;
   void commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);
   std::size_t commit_groups(std::size_t first, std::size_t end, std::span<const std::uint64_t>& claimed);
-  void count_result(std::size_t i, PutDesk::CommitStatus status);
+  void count_result(std::size_t i, CommitStatus status);
   std::span<const IncomingBlock> incoming(std::size_t first, std::size_t count) const;
-  std::size_t stripes_of(const IncomingBlock& block) const {
-    return is_set_ ? stripe_count(block.bytes.size()) : stripes_;
-  }
   void count_bytes(Path way, std::uint64_t bytes);                     ///< For bytes that have arrived.
   std::uint64_t bytes_of(std::size_t first, std::size_t count) const;  ///< Of incoming blocks.
   std::size_t sum_count(std::size_t first, std::size_t count) const;   ///< Checksums of these.
@@ -140,9 +122,7 @@ class Put : public std::enable_shared_from_this<Put> {
   const SpaceId space_;
   const bool is_set_;
   const bool has_groups_;
-  const FrameType type_;             ///< Of the request and its answers.
-  const std::uint64_t block_bytes_;  ///< Of every block of a chain.
-  const std::size_t stripes_;        ///< Per block of a chain.
+  const FrameType type_;  ///< Of the request and its answers.
   const TimePoint began_;
   const TimePoint deadline_;    ///< For memory.
   TimePoint spill_deadline_{};  ///< From then on blocks that are not yet on disk may be evicted.
@@ -161,6 +141,7 @@ class Put : public std::enable_shared_from_this<Put> {
   std::shared_ptr<Event> last_fetch_;  ///< Set when RDMA has fetched the data announced last.
   bool is_waiting_ = true;             ///< For memory; PutWant not sent yet.
   bool is_over_ = false;
+  RequestRoom room_;
 };
 
 }  // namespace kv

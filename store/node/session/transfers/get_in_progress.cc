@@ -1,19 +1,19 @@
-#include "store/node/session/requests/get_in_progress.h"
+#include "store/node/session/transfers/get_in_progress.h"
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace kv {
 
 GetInProgress::GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpace& space, FrameType type,
-                             std::uint64_t request_id, BlockPath path, std::size_t block_count,
-                             const TraceContext& trace)
+                             const GetOrder& order, BlockPath path)
     : session_(std::move(session)),
       node_(session_->node),
       space_(space.id),
       space_name_(space.name),
       type_(type),
-      request_id_(request_id),
+      order_(order),
       path_(std::move(path)),
       began_(node_.clock.now()),
       is_inline_(path_.way() == Path::kInline),
@@ -22,8 +22,8 @@ GetInProgress::GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpa
   in_flight_->about = {.space = space_,
                        .space_name = space.shown_name,
                        .type = type_,
-                       .block_count = block_count,
-                       .trace = trace,
+                       .block_count = order.block_count,
+                       .trace = order.trace,
                        .rest = is_inline_ ? &RequestPhases::client : &RequestPhases::move};
 }
 
@@ -37,6 +37,22 @@ error_code GetInProgress::first_pinned(error_code error) {
 std::uint64_t GetInProgress::ahead_bytes_max() const {
   // At most half of the session's queue: a get that filled it would stop the reading of requests, of cancels too.
   return std::min<std::uint64_t>(node_.limits->inline_ahead_bytes, node_.limits->queued_bytes_max / 2);
+}
+
+bool GetInProgress::goes_at_once(std::uint64_t bytes) const {
+  constexpr std::uint64_t kCopiedBytesMax = 256 * 1024;
+  if (path_.has_region()) return path_.is_shared_memory() && bytes <= kCopiedBytesMax;
+  return bytes <= node_.limits->inline_frame_bytes && session_->writer.queued_bytes() < ahead_bytes_max();
+}
+
+std::function<void(bool)> GetInProgress::kept(std::span<const ReadyBlock> blocks) const {
+  std::vector<Owner> owners;
+  for (const ReadyBlock& block : blocks) {
+    if (block.owner) owners.push_back(block.owner);
+  }
+  return [window = window_, owners = std::move(owners)](bool sent) {
+    window->get->has_failed = window->get->has_failed || !sent;
+  };
 }
 
 /// glibc moves pieces of this size with `rep movsb`, which does not read the lines it is about to overwrite. 1.2 times
@@ -81,7 +97,7 @@ void GetInProgress::finish() {
   const std::uint32_t broken = outcome_.broken | path_.broken();
   if (const auto why = why_unfinished()) {
     const std::string op = type_ == FrameType::kSetGet ? "set_get: " : "get: ";
-    session_->replies.refuse(type_, request_id_, why->code, op + why->text, broken);
+    session_->replies.refuse(type_, request_id(), why->code, op + why->text, broken);
   } else {
     answer(broken);
   }

@@ -1,4 +1,4 @@
-#include "store/node/session/requests/block_path.h"
+#include "store/node/session/transfers/block_path.h"
 
 #include "base/assert.h"
 
@@ -46,6 +46,21 @@ void BlockPath::move(verbs::Direction direction, std::span<const Placement> plac
                      std::function<void(const MoveOutcome&)> ended) const {
   KV_ASSERT(way() == Path::kVerbs && !placements.empty());
   rdma_->move(direction, placements, region_->remote(), reach_, std::move(owner), std::move(ended));
+}
+
+asio::awaitable<MoveOutcome> BlockPath::moved(const asio::any_io_executor& executor, verbs::Direction direction,
+                                              std::span<const Placement> placements, Owner owner) const {
+  struct Move {
+    Event ended;
+    MoveOutcome outcome;
+  };
+  const auto pending = std::make_shared<Move>(Move{Event(executor), {}});
+  move(direction, placements, std::move(owner), [pending](const MoveOutcome& outcome) {
+    pending->outcome = outcome;
+    pending->ended.set();
+  });
+  while (!pending->ended.is_set()) co_await pending->ended.wait();
+  co_return pending->outcome;
 }
 
 std::optional<std::vector<verbs::Stretch>> BlockPath::cargo(std::span<const Placement> placements) const {

@@ -1,4 +1,4 @@
-// store/node/session/requests/block_path.h: how blocks travel between arena and client: in the stream, shared memory,
+// store/node/session/transfers/block_path.h: how blocks travel between arena and client: in the stream, shared memory,
 // or RDMA.
 #pragma once
 
@@ -47,6 +47,9 @@ class BlockPath {
   /// As SessionRdma::move. Requires way() == Path::kVerbs.
   void move(verbs::Direction direction, std::span<const Placement> placements, Owner owner,
             std::function<void(const MoveOutcome&)> ended) const;
+  /// The same, and waits for its end. The path may be released, or another one, once this waits.
+  asio::awaitable<MoveOutcome> moved(const asio::any_io_executor& executor, verbs::Direction direction,
+                                     std::span<const Placement> placements, Owner owner) const;
   void stop(OwnerId owner) const {
     if (rdma_ != nullptr) rdma_->stop(owner);
   }

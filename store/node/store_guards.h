@@ -1,4 +1,4 @@
-// store/node/session/core/store_guards.h: keep blocks and slots in place while their bytes move.
+// store/node/store_guards.h: keep blocks and slots in place while their bytes move.
 #pragma once
 
 #include <span>

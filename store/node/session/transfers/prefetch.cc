@@ -1,9 +1,9 @@
-#include "store/node/session/requests/prefetch.h"
+#include "store/node/session/transfers/prefetch.h"
 
 #include <utility>
 
 #include "base/assert.h"
-#include "store/node/session/requests/set_get.h"
+#include "store/node/session/transfers/set_get.h"
 
 namespace kv {
 

@@ -1,4 +1,4 @@
-// store/node/session/requests/get.h: one get: blocks leave.
+// store/node/session/transfers/get.h: one get: blocks leave.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,14 @@
 
 #include "base/event.h"
 #include "store/node/session/core/session_core.h"
-#include "store/node/session/requests/block_path.h"
-#include "store/node/session/requests/get_in_progress.h"
-#include "store/node/session/requests/read_ahead.h"
+#include "store/node/session/transfers/block_path.h"
+#include "store/node/session/transfers/get_in_progress.h"
+#include "store/node/session/transfers/read_ahead.h"
 
 namespace kv {
 
-struct GetOrder {
-  std::uint64_t request_id = 0;
-  TimePoint deadline = TimePoint::max();  ///< The client's, for blocks on disk.
-  ReadDesk::GetOptions options;
-  std::vector<std::uint64_t> segment_ends;  ///< End offset of each segment of a block, the last at block_bytes.
-  std::size_t block_count = 0;              ///< Named in the request.
-  std::size_t first_block = 0;  ///< Earlier blocks are pinned but not sent. For inline gets with one segment.
-  TraceContext trace = {};
-};
+/// The error in a request's own fields, if there is one.
+Failure check_request(const wire::GetRequest& request, const OpenSpace& space, const NodeContext& node);
 
 /// On entry a block is pinned in the arena, or lies on disk. It is sent inline straight from its slot, copied into the
 /// client's region, or moved there by RDMA; a block from disk leaves from its read buffer, which is not registered for
@@ -37,11 +30,10 @@ struct GetOrder {
 /// Thread safety: none; on the session's executor.
 class Get final : public GetInProgress, public std::enable_shared_from_this<Get> {
  public:
-  Get(std::shared_ptr<SessionCore> session, const OpenSpace& space, GetOrder order, BlockPath path);
+  /// Requires check_request().
+  Get(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::uint64_t request_id,
+      const wire::GetRequest& request, BlockPath path);
   ~Get() override;
-
-  /// "" or the error in a request's segments.
-  static std::string check_segments(std::span<const std::uint64_t> ends, std::uint64_t block_bytes);
 
   /// Pins the longest prefix, or the first window of it. Errors: of Store::pin_prefix; the get is then unusable.
   error_code pin(std::span<const BlockHash> hashes);
@@ -54,12 +46,6 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
   asio::awaitable<void> deliver() override;
 
  private:
-  /// A block ready to go: in the arena, or read from disk.
-  struct ReadyBlock {
-    std::span<const std::byte> bytes;
-    std::span<const std::uint64_t> checksums;
-    Owner owner;  ///< Of a block from disk. nullptr: the arena.
-  };
   /// Some blocks of one segment, all going the same way.
   struct Part {
     std::size_t segment = 0, first = 0, count = 0;
@@ -95,20 +81,22 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
 
   bool is_stopped() const { return is_cancelled_ || outcome_.error || met_hole_; }
   bool has_undelivered() const;
-  std::uint64_t segment_begin(std::size_t i) const { return i == 0 ? 0 : order_.segment_ends[i - 1]; }
-  std::uint64_t segment_bytes(std::size_t i) const { return order_.segment_ends[i] - segment_begin(i); }
+  bool is_streamed() const { return segment_ends_.size() == 1; }
+  std::uint64_t segment_begin(std::size_t i) const { return i == 0 ? 0 : segment_ends_[i - 1]; }
+  std::uint64_t segment_bytes(std::size_t i) const { return segment_ends_[i] - segment_begin(i); }
 
   /// How many of the first `count` blocks are sent.
-  std::size_t sent_of(std::size_t count) const { return count - std::min(count, order_.first_block); }
+  std::size_t sent_of(std::size_t count) const { return count - std::min(count, first_block_); }
 
   const std::uint64_t block_bytes_;
-  GetOrder order_;
+  std::vector<std::uint64_t> segment_ends_;  ///< End offset of each segment of a block, the last at block_bytes.
+  const std::size_t first_block_;            ///< Earlier blocks are pinned but not sent.
 
   std::vector<BlockHash> hashes_;  ///< Only if some blocks are on disk, or in windows.
   bool has_more_windows_ = false;
   std::vector<ReadyBlock> blocks_;  ///< In order, as far as ready.
   bool is_complete_ = true;         ///< blocks_ is final.
-  bool goes_at_once_ = false;       ///< Everything is queued, even beyond the queue's bound.
+  bool is_at_once_ = false;         ///< Everything is queued, even beyond the queue's bound.
 
   std::size_t segment_ = 0, block_ = 0;  ///< Next to deliver.
   std::deque<Part> parts_;               ///< Begun and not yet announced: their marks go out in order.

@@ -1,8 +1,9 @@
-// store/node/session/requests/get_in_progress.h: shared by both kinds of gets: their pins, their stop and their end.
+// store/node/session/transfers/get_in_progress.h: shared by both kinds of gets: their pins, their stop and their end.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,11 +15,31 @@
 #include "store/node/session/core/region_table.h"
 #include "store/node/session/core/session_core.h"
 #include "store/node/session/core/slow_requests.h"
-#include "store/node/session/core/store_guards.h"
-#include "store/node/session/requests/block_path.h"
 #include "store/node/session/tables/space_handles.h"
+#include "store/node/session/tables/table_budget.h"
+#include "store/node/session/transfers/block_path.h"
+#include "store/node/store_guards.h"
 
 namespace kv {
+
+/// What both kinds of gets ask for.
+struct GetOrder {
+  template <class Request>
+  GetOrder(std::uint64_t id, const Request& request, const NodeContext& node)
+      : request_id(id),
+        block_count(hashes_of(request.hashes()).size()),
+        lease(LeaseId(request.lease())),
+        disk(node.disk_worker != nullptr && request.max_tier() >= 2 && node.disk_worker->can_read()),
+        trace(trace_of(request.trace())) {
+    if (request.deadline_us() > 0) deadline = node.clock.now() + time_of(request.deadline_us());
+  }
+  std::uint64_t request_id;
+  std::size_t block_count;                ///< Named in the request.
+  LeaseId lease;                          ///< 0: none.
+  bool disk;                              ///< Also blocks on disk,
+  TimePoint deadline = TimePoint::max();  ///< and the client's time for these.
+  TraceContext trace;
+};
 
 /// Counts a get until its last byte has left, and then records its duration.
 struct GetInFlight {
@@ -62,13 +83,22 @@ class GetInProgress {
   void cancel();       ///< Moves under way still land, then the last frame goes out.
   void cancel_late();  ///< The same for get_timeout.
 
-  std::uint64_t request_id() const { return request_id_; }
+  void keep(RequestRoom room) { room_ = std::move(room); }
+
+  std::uint64_t request_id() const { return order_.request_id; }
   TimePoint began() const { return began_; }
   bool is_cancelled() const { return is_cancelled_; }
   bool is_inline() const { return is_inline_; }  ///< Its bytes follow its answer.
   bool uses(const Region& region) const { return path_.uses(region); }
 
  protected:
+  /// A block ready to go: in the arena, or read from disk.
+  struct ReadyBlock {
+    std::uint32_t index = 0;  ///< Of its hash in the request.
+    std::span<const std::byte> bytes;
+    std::span<const std::uint64_t> checksums;
+    Owner owner;  ///< Of a block from disk. Empty: the arena.
+  };
   /// Blocks pinned together, and the get while it is in flight: the pins end first.
   struct Window {
     Window(std::shared_ptr<GetInFlight> g, LockedStore& store, PinnedPrefix pinned)
@@ -77,10 +107,9 @@ class GetInProgress {
     PinnedPrefixGuard pins;
   };
   static constexpr std::size_t kMarkBytes = 4 << 20;  ///< Copied between two marks: 0.25 ms, then others get a turn.
-  static constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< Smaller copies are not worth a coroutine.
 
-  GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpace& space, FrameType type, std::uint64_t request_id,
-                BlockPath path, std::size_t block_count, const TraceContext& trace);
+  GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpace& space, FrameType type, const GetOrder& order,
+                BlockPath path);
 
   virtual bool is_moving() const = 0;
   virtual void stop_moves() = 0;
@@ -93,6 +122,11 @@ class GetInProgress {
   error_code first_pinned(error_code error);
   /// The queue length at which a get waits with its next frame; more would keep a cancel from being read.
   std::uint64_t ahead_bytes_max() const;
+  /// Whether so many bytes are sent right away: a coroutine would cost more.
+  bool goes_at_once(std::uint64_t bytes) const;
+  /// For a frame with the bytes of these blocks: keeps them in place until they have left. Also called if the session
+  /// ends first, which fails the get.
+  std::function<void(bool)> kept(std::span<const ReadyBlock> blocks) const;
   /// For an announced part.
   void count_bytes(Path way, std::uint64_t bytes) {
     in_flight_->about.moved_bytes += bytes;
@@ -106,7 +140,7 @@ class GetInProgress {
   const SpaceId space_;
   const NamespaceId space_name_;
   const FrameType type_;
-  const std::uint64_t request_id_;
+  const GetOrder order_;
   BlockPath path_;
   const TimePoint began_;
   const bool is_inline_;
@@ -118,6 +152,7 @@ class GetInProgress {
   bool is_late_ = false;   ///< It exceeded get_timeout.
   bool met_hole_ = false;  ///< The region's memory was removed after it was lent.
   Event* wake_ = nullptr;  ///< Set while it waits for the disk or for moves.
+  RequestRoom room_;
 
  private:
   std::optional<Failure> why_unfinished() const;

@@ -1,7 +1,7 @@
-// store/node/session/requests/get.cc: a block enters as a hash. It is pinned in the arena (pin_window) or read from
+// store/node/session/transfers/get.cc: a block enters as a hash. It is pinned in the arena (pin_window) or read from
 // disk (read_from_disk), sent, copied or moved to the client (deliver_some), announced with its checksums (tell_of),
 // and unpinned when its last byte is on its way.
-#include "store/node/session/requests/get.h"
+#include "store/node/session/transfers/get.h"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -22,36 +22,43 @@ constexpr std::uint64_t kSegmentedBytesMax = 256 << 20;
 
 }  // namespace
 
-Get::Get(std::shared_ptr<SessionCore> session, const OpenSpace& space, GetOrder order, BlockPath path)
-    : GetInProgress(std::move(session), space, FrameType::kGet, order.request_id, std::move(path), order.block_count,
-                    order.trace),
+Get::Get(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::uint64_t request_id,
+         const wire::GetRequest& request, BlockPath path)
+    : GetInProgress(session, space, FrameType::kGet, GetOrder(request_id, request, session->node), std::move(path)),
       block_bytes_(space.block_bytes),
-      order_(std::move(order)) {
-  if (order_.segment_ends.empty()) order_.segment_ends.push_back(block_bytes_);
-  KV_ASSERT(order_.segment_ends.back() == block_bytes_);
-  KV_ASSERT(order_.first_block == 0 || (is_inline_ && order_.segment_ends.size() == 1));
-  block_ = order_.first_block;
+      first_block_(request.first_block()),
+      block_(first_block_) {
+  const auto ends = numbers_of(request.segment_ends());
+  segment_ends_.assign(ends.begin(), ends.end());
+  if (segment_ends_.empty()) segment_ends_.push_back(block_bytes_);
+  KV_ASSERT(segment_ends_.back() == block_bytes_);
+  KV_ASSERT(first_block_ == 0 || (is_inline_ && is_streamed()));
 }
 
 Get::~Get() { KV_ASSERT(move_count_ == 0); }
 
-std::string Get::check_segments(std::span<const std::uint64_t> ends, std::uint64_t block_bytes) {
+Failure check_request(const wire::GetRequest& request, const OpenSpace& space, const NodeContext&) {
+  const auto ends = numbers_of(request.segment_ends());
   for (std::size_t i = 0; i < ends.size(); ++i) {
     const bool is_last = i + 1 == ends.size();
-    if (ends[i] <= (i == 0 ? 0 : ends[i - 1]) || ends[i] > block_bytes ||
-        (is_last ? ends[i] != block_bytes : ends[i] % kStripeBytes != 0)) {
-      return fmt::format("segment_ends[{}]: {}, must increase in multiples of 65536 and end with block_bytes {}", i,
-                         ends[i], block_bytes);
+    if (ends[i] <= (i == 0 ? 0 : ends[i - 1]) || ends[i] > space.block_bytes ||
+        (is_last ? ends[i] != space.block_bytes : ends[i] % kStripeBytes != 0)) {
+      return {Errc::kBadRequest,
+              fmt::format("segment_ends[{}]: {}, must increase in multiples of 65536 and end with block_bytes {}", i,
+                          ends[i], space.block_bytes)};
     }
   }
-  return {};
+  const std::size_t first = request.first_block(), count = hashes_of(request.hashes()).size();
+  if (first == 0 || (first <= count && request.region() == 0 && ends.size() <= 1)) return {};
+  return {Errc::kBadRequest,
+          fmt::format("get.first_block: {} of {} hashes; goes with one segment, inline", first, count)};
 }
 
 // -- pinning
 
 error_code Get::pin(std::span<const BlockHash> hashes) {
   // All blocks of a segmented get are needed until its last segment, and a region is filled at memory speed.
-  has_more_windows_ = is_inline_ && order_.segment_ends.size() == 1;
+  has_more_windows_ = is_inline_ && is_streamed();
   // The first window takes all of a small get. A list beyond the limit is refused before it is copied.
   const bool needs_windows = has_more_windows_ && hashes.size() * block_bytes_ > node_.limits->inline_window_bytes;
   if (hashes.size() <= node_.chain_blocks_max && needs_windows) hashes_.assign(hashes.begin(), hashes.end());
@@ -71,14 +78,14 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
       !has_more_windows_ || hashes.size() - std::min(before, hashes.size()) <= length || hashes_.empty();
   auto pinned = node_.store.with(&in_flight_->about.phases, [&](Store& store) -> Result<PinnedPrefix> {
     if (!is_last) {
-      ReadDesk::GetOptions options{.session = order_.options.session};
+      ReadDesk::GetOptions options{.session = session_->id};
       options.is_part = true;
       auto part = store.pin_prefix(space_, hashes.first(before + length), options, now);
       if (!part || part->blocks.size() == before + length) return part;
       store.unpin(*part);  // memory ends within this window: the rest is on disk, or missing
     }
     has_more_windows_ = false;
-    return store.pin_prefix(space_, hashes, order_.options, now);
+    return store.pin_prefix(space_, hashes, {.session = session_->id, .lease = order_.lease, .disk = order_.disk}, now);
   });
   if (!pinned) return pinned.error();
   window_ = std::make_shared<Window>(in_flight_, node_.store, std::move(*pinned));
@@ -86,7 +93,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
   const auto on_disk = window_->pins.on_disk();
   for (std::size_t i = before; i < in_memory.size(); ++i) {
     KV_ASSERT(in_memory[i].bytes.size() == block_bytes_);
-    blocks_.push_back({in_memory[i].bytes, in_memory[i].checksums, {}});
+    blocks_.push_back({in_memory[i].index, in_memory[i].bytes, in_memory[i].checksums, {}});
   }
   if (in_memory.size() > before) session_->access.moved((sent_of(in_memory.size()) - sent_of(before)) * block_bytes_);
   // If sent blocks have been dropped since, the blocks found now do not continue them.
@@ -108,8 +115,7 @@ bool Get::send_with_answer(MessageAnswers& messages) {
   if (!is_complete_) messages.stream(request_id());
   const std::size_t count = blocks_.size();
   if (!is_complete_ || !path_.has_region() || path_.is_shared_memory() || count == 0 ||
-      count > SessionRdma::kCargoBlocksMax || count * block_bytes_ > kMessageGetBytesMax ||
-      order_.segment_ends.size() > 1)
+      count > SessionRdma::kCargoBlocksMax || count * block_bytes_ > kMessageGetBytesMax || !is_streamed())
     return false;
   const std::uint64_t sums_bytes = count * stripe_count(block_bytes_) * sizeof(std::uint64_t);
   if (sums_bytes > kMessageBytesMax / 2) return false;  // the rest is ample for two tables
@@ -141,12 +147,8 @@ bool Get::send_with_answer(MessageAnswers& messages) {
 }
 
 bool Get::send_at_once() {
-  const std::uint64_t bytes = blocks_.size() * block_bytes_;
-  const bool is_small = path_.has_region() ? path_.is_shared_memory() && bytes <= kCopyAtOnceBytes
-                                           : bytes <= node_.limits->inline_frame_bytes &&
-                                                 session_->writer.queued_bytes() < ahead_bytes_max();
-  if (!is_complete_ || !is_small) return false;
-  goes_at_once_ = true;
+  if (!is_complete_ || !goes_at_once(blocks_.size() * block_bytes_)) return false;
+  is_at_once_ = true;
   deliver_all();
   finish();
   return true;
@@ -203,26 +205,25 @@ asio::awaitable<void> Get::deliver_pinned() {
 
 /// Whether more blocks wait only for the client or for a move under way.
 bool Get::has_undelivered() const {
-  return !is_stopped() && !session_->writer.is_closed() && segment_ < order_.segment_ends.size() &&
-         block_ < blocks_.size();
+  return !is_stopped() && !session_->writer.is_closed() && segment_ < segment_ends_.size() && block_ < blocks_.size();
 }
 
 /// Appends readable blocks to blocks_; with one segment they are delivered as they come.
 asio::awaitable<void> Get::read_from_disk() {
-  const bool is_streamed = order_.segment_ends.size() == 1;
   const std::size_t on_disk_count = window_->pins.on_disk().size();
   const std::size_t count =
-      is_streamed ? on_disk_count
-                  : std::min<std::size_t>(on_disk_count, std::max<std::uint64_t>(1, kSegmentedBytesMax / block_bytes_));
+      is_streamed()
+          ? on_disk_count
+          : std::min<std::size_t>(on_disk_count, std::max<std::uint64_t>(1, kSegmentedBytesMax / block_bytes_));
   // The prefix's guard, sharing ownership of the window, which also counts the get.
   const std::shared_ptr<PinnedPrefixGuard> prefix(window_, &window_->pins);
-  const std::size_t skipped = std::min(count, order_.first_block - std::min(order_.first_block, blocks_.size()));
+  const std::size_t skipped = std::min(count, first_block_ - std::min(first_block_, blocks_.size()));
   blocks_.resize(blocks_.size() + skipped);  // counted, but not sent
   ReadAhead ahead(*session_, {space_, space_name_, NamespaceKind::kChain, hashes_}, prefix, count, skipped);
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_stopped()) {
     ahead.start();
-    if (is_streamed) {
+    if (is_streamed()) {
       deliver_all();
       session_->writer.flush();
       co_await session_->writer.wait_below(ReadAhead::kBytesMax);
@@ -231,10 +232,10 @@ asio::awaitable<void> Get::read_from_disk() {
     ahead.wake_at(until);
     const TimePoint waits_since = node_.clock.now();
     // Also while earlier reads wait for a move: a get may hold only this much.
-    while ((!ahead.is_ready() || (is_streamed && read_bytes_ >= ReadAhead::kBytesMax)) && !is_stopped() &&
+    while ((!ahead.is_ready() || (is_streamed() && read_bytes_ >= ReadAhead::kBytesMax)) && !is_stopped() &&
            node_.clock.now() < until) {
       ahead.progress().reset();
-      if (is_streamed) {  // a landed move makes room for the next
+      if (is_streamed()) {  // a landed move makes room for the next
         deliver_all();
         session_->writer.flush();
       }
@@ -242,11 +243,12 @@ asio::awaitable<void> Get::read_from_disk() {
     }
     in_flight_->about.phases.disk += node_.clock.now() - waits_since;
     if (!ahead.is_ready() || is_stopped()) break;
+    const std::uint32_t index = ahead.next_index();
     DiskBlock block;
     const ReadAhead::Taken taken = ahead.take(&block);
     if (taken == ReadAhead::Taken::kEnd) break;
     if (taken == ReadAhead::Taken::kAgain) continue;
-    blocks_.push_back({block.bytes, block.checksums, block.owner});
+    blocks_.push_back({index, block.bytes, block.checksums, block.owner});
     read_bytes_ += block_bytes_;
     session_->access.moved(block_bytes_);
     if (ahead.wants_promotion()) ahead.promote(block);
@@ -269,12 +271,11 @@ Get::Part Get::next_part() const {
 
 /// Delivers up to a mark's worth of ready blocks, or begins to; false when it cannot continue now.
 bool Get::deliver_some() {
-  if (is_stopped() || segment_ == order_.segment_ends.size() || block_ >= blocks_.size() ||
-      moving_bytes_ >= kMovingBytesMax)
+  if (is_stopped() || segment_ == segment_ends_.size() || block_ >= blocks_.size() || moving_bytes_ >= kMovingBytesMax)
     return false;
   Part part = next_part();
   // Blocks from disk are bounded where they are read.
-  if (part.way == Path::kInline && !goes_at_once_ && !blocks_[part.first].owner &&
+  if (part.way == Path::kInline && !is_at_once_ && !blocks_[part.first].owner &&
       session_->writer.queued_bytes() >= ahead_bytes_max())
     return false;
   if (part.way == Path::kMemfd && !copy(part)) {
@@ -289,7 +290,7 @@ bool Get::deliver_some() {
   KV_ASSERT(block_ <= blocks_.size());
   end_segment();
   tell_of_parts();
-  return segment_ < order_.segment_ends.size() && block_ < blocks_.size();
+  return segment_ < segment_ends_.size() && block_ < blocks_.size();
 }
 
 /// Into shared memory. False: its memory was removed after it was lent, and touching it would allocate node memory.
@@ -372,18 +373,12 @@ void Get::tell_of_parts() {
 void Get::tell_of(const Part& part) {
   KV_ASSERT(part.move == 0 && part.first + part.count <= blocks_.size());
   const std::uint64_t begin = segment_begin(part.segment), length = segment_bytes(part.segment);
+  const auto blocks = std::span(blocks_).subspan(part.first, part.count);
   std::vector<std::span<const std::byte>> payload;
   std::function<void(bool)> done;
   if (part.way == Path::kInline) {
-    std::vector<Owner> owners;
-    for (std::size_t i = part.first; i < part.first + part.count; ++i) {
-      payload.push_back(blocks_[i].bytes.subspan(begin, length));
-      if (blocks_[i].owner) owners.push_back(blocks_[i].owner);
-    }
-    // Keeps the bytes in place until they have left.
-    done = [window = window_, owners = std::move(owners)](bool sent) {
-      window->get->has_failed = window->get->has_failed || !sent;
-    };
+    for (const ReadyBlock& block : blocks) payload.push_back(block.bytes.subspan(begin, length));
+    done = kept(blocks);
   }
   const std::size_t stripes = stripe_count(length);
   session_->replies.reply(
@@ -398,10 +393,10 @@ void Get::tell_of(const Part& part) {
       },
       payload, std::move(done), OwnerId(in_flight_.get()));
   count_bytes(part.way, part.count * length);
-  if (order_.segment_ends.size() > 1) return;
+  if (!is_streamed()) return;
   // With one segment a block is needed once: a block from disk may go as soon as it has left.
-  for (std::size_t i = part.first; i < part.first + part.count; ++i) {
-    if (!std::exchange(blocks_[i].owner, nullptr)) continue;
+  for (ReadyBlock& block : blocks) {
+    if (!std::exchange(block.owner, nullptr)) continue;
     KV_ASSERT(read_bytes_ >= block_bytes_);
     read_bytes_ -= block_bytes_;
   }
@@ -419,7 +414,7 @@ void Get::write_sums(const Part& part, std::uint64_t* sums) const {
 
 // -- the end
 
-LeaseId Get::unused_lease() const { return is_cancelled_ && !hashes_.empty() ? order_.options.lease : LeaseId{}; }
+LeaseId Get::unused_lease() const { return is_cancelled_ && !hashes_.empty() ? order_.lease : LeaseId{}; }
 
 void Get::answer(std::uint32_t broken) {
   // Invariant 3. A closed writer sends no answer.

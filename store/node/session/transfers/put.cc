@@ -1,6 +1,6 @@
-// store/node/session/requests/put.cc: a block enters as a hash that the client offers. A slot is taken (offer), filled
+// store/node/session/transfers/put.cc: a block enters as a hash that the client offers. A slot is taken (offer), filled
 // and verified (receive, copy_in, fetch), and the block is visible to all when it leaves (commit).
-#include "store/node/session/requests/put.h"
+#include "store/node/session/transfers/put.h"
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
@@ -10,28 +10,16 @@
 
 #include "base/checksum.h"
 #include "index/name_groups.h"
+#include "store/node/session/transfers/verification.h"
 #include "store/node/threads/thread_border.h"
 
 namespace kv {
 namespace {
 
-constexpr std::size_t kTurnBytes = 4 << 20;          ///< Copied from a region before others get a turn.
-constexpr std::size_t kVerifyHereBytes = 256 << 10;  ///< Another thread would take longer to wake.
-constexpr std::size_t kOfferedPerLock = 512;         ///< Of a set: each is looked up separately.
+constexpr std::size_t kTurnBytes = 4 << 20;   ///< Copied from a region before others get a turn.
+constexpr std::size_t kOfferedPerLock = 512;  ///< Of a set: each is looked up separately.
 static_assert(kOfferedPerLock >= kGroupNamesMax);
 constexpr std::size_t kCommitsPerLock = 256;  ///< Else thousands of small blocks hold it for milliseconds.
-
-/// How many of the leading slots match the claimed checksums. Only the slots count, not the client's present memory.
-std::size_t count_sound(std::span<const IncomingBlock> incoming, std::span<const std::uint64_t> claimed) {
-  std::size_t sound = 0, at = 0;
-  for (; sound < incoming.size(); ++sound) {
-    const std::size_t stripes = stripe_count(incoming[sound].bytes.size());
-    KV_ASSERT(stripes <= claimed.size() - at);
-    if (!verify_block(incoming[sound].seed, incoming[sound].bytes, claimed.subspan(at, stripes))) break;
-    at += stripes;
-  }
-  return sound;
-}
 
 /// SetPutResponse.results.
 enum Outcome : std::uint8_t { kResultRefused = 0, kResultStored = 1, kResultAlready = 2, kResultConflict = 3 };
@@ -41,17 +29,15 @@ enum Outcome : std::uint8_t { kResultRefused = 0, kResultStored = 1, kResultAlre
 // -- the offer
 
 Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& draining, const OpenSpace& space,
-         const PutOrder& order, BlockPath path)
+         std::uint64_t request_id, const PutOrder& order, BlockPath path)
     : session_(std::move(session)),
       listener_(listener),
       draining_(draining),
-      request_id_(order.request_id),
+      request_id_(request_id),
       space_(space.id),
       is_set_(space.kind == NamespaceKind::kSet),
       has_groups_(!order.group_counts.empty()),
       type_(is_set_ ? FrameType::kSetPut : FrameType::kPut),
-      block_bytes_(space.block_bytes),
-      stripes_(stripe_count(space.block_bytes)),
       began_(session_->node.clock.now()),
       deadline_(began_ + std::min<Duration>(order.wait, session_->node.limits->put_wait_max)),
       path_(std::move(path)),
@@ -65,18 +51,9 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
 bool Put::offer(const Frame& frame, const PutOrder& order) {
   NodeContext& node = session_->node;
   const Duration wait = deadline_ - began_;
-  PutDesk::OfferOptions options;
+  PutDesk::OfferOptions options = order.chain;
   options.session = session_->id;
-  options.positions = order.positions;
-  options.token_ids = order.token_ids;
-  options.extras = order.extras;
-  options.idle = order.idle;
   options.hint = order.hint;
-  if (order.chain_blocks > 0 && !order.hashes.empty()) {
-    const std::size_t end = order.hashes.size() - 1;
-    options.chain = {order.chain_blocks, order.positions.empty() ? 0 : order.positions.front(),
-                     order.positions.empty() ? end : order.positions.back(), order.chain_known};
-  }
   options.may_lose = node.disk_worker == nullptr || wait == Duration::zero() ||
                      node.limits->spill_wait == Duration::zero() || !node.disk_worker->keeps_up();
   // At most half of the available time, since evicting for room is better than a refusal.
@@ -95,7 +72,8 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
         frame, plan.error(),
         fmt::format("{}: {} (hashes: {} of 1..{}, positions: {}, chain_blocks: {}, token_ids: {}, extras: {})",
                     frame_type_name(type_), plan.error().message(), order.hashes.size(), node.chain_blocks_max,
-                    order.positions.size(), order.chain_blocks, order.token_ids.size(), order.extras.size()));
+                    options.positions.size(), options.chain.block_count, options.token_ids.size(),
+                    options.extras.size()));
     return false;
   }
   plan_ = std::move(*plan);
@@ -109,7 +87,6 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
 
 Result<OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bool& is_short) {
   NodeContext& node = session_->node;
-  if (order.hashes.size() > node.chain_blocks_max) return error_code(Errc::kTooLarge);
   KV_ASSERT(order.lengths.size() == order.hashes.size());
   OfferPlan whole;
   std::size_t at = 0;
@@ -118,15 +95,15 @@ Result<OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bool& is_
     const GroupPart leading = leading_part(groups, order.hashes.size() - at, kOfferedPerLock);
     const auto part = order.hashes.subspan(at, leading.name_count);
     // If the disk is unreadable, new copies of its blocks are welcome.
-    const PutDesk::SetOfferOptions options{.session = session_->id,
-                                           .lengths = order.lengths.subspan(at, part.size()),
-                                           .may_lose = may_lose,
-                                           .promote = node.disk_worker == nullptr || !node.disk_worker->can_read(),
-                                           .put = whole.put,
-                                           .first = static_cast<std::uint32_t>(at),
-                                           .is_part = at + part.size() < order.hashes.size(),
-                                           .group_counts = groups.first(leading.group_count),
-                                           .hint = order.hint};
+    const SetPuts::OfferOptions options{.session = session_->id,
+                                        .lengths = order.lengths.subspan(at, part.size()),
+                                        .may_lose = may_lose,
+                                        .promote = node.disk_worker == nullptr || !node.disk_worker->can_read(),
+                                        .put = whole.put,
+                                        .first = static_cast<std::uint32_t>(at),
+                                        .is_part = at + part.size() < order.hashes.size(),
+                                        .group_counts = groups.first(leading.group_count),
+                                        .hint = order.hint};
     auto plan = node.store.with(&about_.phases, [&](Store& store) {
       auto offered = store.offer_set(space_, part, options, began_);
       if (!offered && whole.put != PutId{}) store.end_put(whole.put);
@@ -282,16 +259,14 @@ std::span<const IncomingBlock> Put::incoming(std::size_t first, std::size_t coun
 }
 
 std::uint64_t Put::bytes_of(std::size_t first, std::size_t count) const {
-  if (!is_set_) return count * block_bytes_;
   std::uint64_t bytes = 0;
   for (const IncomingBlock& block : incoming(first, count)) bytes += block.bytes.size();
   return bytes;
 }
 
 std::size_t Put::sum_count(std::size_t first, std::size_t count) const {
-  if (!is_set_) return count * stripes_;
   std::size_t sums = 0;
-  for (const IncomingBlock& block : incoming(first, count)) sums += stripes_of(block);
+  for (const IncomingBlock& block : incoming(first, count)) sums += stripe_count(block.bytes.size());
   return sums;
 }
 
@@ -301,8 +276,8 @@ asio::awaitable<bool> Put::receive(std::shared_ptr<Put> self, std::size_t count,
   std::vector<BlockTarget> targets(count);
   std::size_t at = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t stripes = self->stripes_of(blocks[i]);
-    KV_ASSERT(stripes == stripe_count(blocks[i].bytes.size()) && stripes <= claimed.size() - at);
+    const std::size_t stripes = stripe_count(blocks[i].bytes.size());
+    KV_ASSERT(stripes <= claimed.size() - at);
     targets[i] = {blocks[i].bytes, blocks[i].seed, 0, std::span(claimed).subspan(at, stripes)};
     at += stripes;
   }
@@ -333,8 +308,7 @@ asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count,
     }
     const IncomingBlock& block = blocks[good];
     const std::size_t length = block.bytes.size();
-    KV_ASSERT(self->is_set_ || length == self->block_bytes_);
-    sums.resize(self->stripes_of(block));
+    sums.resize(stripe_count(length));
     KV_ASSERT(sums.size() <= claimed.size() - at);
     // The sums are of the slot's bytes: the client may change its memory at any moment.
     copy_with_checksums(block.seed, block.bytes, self->path_.at_client(block.index, 0, length), sums);
@@ -357,48 +331,23 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
   const std::shared_ptr<SessionCore> session = self->session_;
   const std::uint64_t bytes = self->bytes_of(first, count);
   std::shared_ptr<Region> region = self->path_.region();  // held: the put may end before the move
-  std::vector<Placement> placements;
-  for (const IncomingBlock& block : self->incoming(first, count)) {
-    if (!self->is_over_) placements.push_back(self->path_.placement(block.index, 0, block.bytes));
-  }
+  const auto blocks = self->incoming(first, count);
   const TimePoint moves_since = session->node.clock.now();
   const auto own_end = std::make_shared<Event>(session->executor);
   const std::shared_ptr<Event> before = std::exchange(self->last_fetch_, own_end);
-  struct Move {
-    Event ended;
-    MoveOutcome outcome;
-  };
-  const auto move = std::make_shared<Move>(Move{Event(session->executor), {}});
-  if (self->is_over_ || self->path_.way() != Path::kVerbs) {  // since the data was announced
-    move->outcome.error = Errc::kUnavailable;
-    move->ended.set();
-  } else {
-    self->path_.move(verbs::Direction::kFromPeer, placements, self->guard_, [move](const MoveOutcome& outcome) {
-      move->outcome = outcome;
-      move->ended.set();
-    });
-  }
-  while (!move->ended.is_set()) co_await move->ended.wait();
-
-  std::size_t good = 0, at = 0;
-  while (!move->outcome.error && good < count && !self->is_over_) {
-    const auto rest = self->incoming(first + good, count - good);
-    std::size_t part = 1;
-    for (std::size_t sum = rest[0].bytes.size(); part < rest.size(); ++part) {
-      sum += rest[part].bytes.size();
-      if (sum > kTurnBytes) break;
-    }
-    const auto sums = std::span(claimed).subspan(at, self->sum_count(first + good, part));
-    const std::size_t sound = co_await self->verify(first + good, part, sums);
-    good += sound;
-    at += sums.size();
-    if (sound < part) break;
+  MoveOutcome outcome{.error = Errc::kUnavailable};
+  std::size_t good = 0;
+  if (!self->is_over_ && self->path_.way() == Path::kVerbs) {  // else the lanes broke since the data was announced
+    SessionRdma& rdma = self->path_.rdma();
+    std::vector<Placement> placements;
+    for (const IncomingBlock& block : blocks) placements.push_back(self->path_.placement(block.index, 0, block.bytes));
+    outcome = co_await self->path_.moved(session->executor, verbs::Direction::kFromPeer, placements, self->guard_);
+    if (!outcome.error) good = co_await count_sound(*session, rdma, self->guard_, blocks, claimed, self->is_over_);
   }
   // Verified in any order, committed in the order of the chain: a block becomes visible only below a visible one.
   while (before && !before->is_set()) co_await before->wait();
-  if (!self->is_over_ && move->outcome.error) {
-    self->fail(Errc::kUnavailable, "put_data: the transfer broke: " + move->outcome.error.message(),
-               move->outcome.broken);
+  if (!self->is_over_ && outcome.error) {
+    self->fail(Errc::kUnavailable, "put_data: the transfer broke: " + outcome.error.message(), outcome.broken);
   } else if (!self->is_over_) {
     KV_ASSERT(self->committed_ == first);
     self->about_.phases.move += session->node.clock.now() - moves_since;
@@ -409,26 +358,6 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
   self->draining_.end(bytes);
   region.reset();  // first: a removal of the region may be waiting for that
   session->writer.flush();
-}
-
-/// How many of these incoming blocks are sound. `claimed` lives until this has returned.
-asio::awaitable<std::size_t> Put::verify(std::size_t first, std::size_t count,
-                                         std::span<const std::uint64_t> claimed) const {
-  const auto blocks = incoming(first, count);
-  // On this thread: so little takes some ten microseconds, as long as handing it over.
-  if (bytes_of(first, count) <= kVerifyHereBytes) co_return count_sound(blocks, claimed);
-  struct Verification {
-    Event over;
-    std::size_t sound = 0;
-  };
-  const auto verification = std::make_shared<Verification>(Verification{Event(session_->executor)});
-  // The call itself holds the slots: the put may end meanwhile. `claimed` belongs to the caller, which waits below.
-  const auto read = [verification, blocks, claimed, slots = guard_] {
-    verification->sound = count_sound(blocks, claimed);
-  };
-  path_.rdma().verify(read, [verification] { verification->over.set(); });
-  while (!verification->over.is_set()) co_await verification->over.wait();
-  co_return verification->sound;
 }
 
 /// Makes the next `good` of `count` announced blocks visible; the one after them, if any, failed its checksums.
@@ -444,7 +373,7 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
     }
     node.store.with(&about_.phases, [&](Store& store) {
       for (; i < end; ++i) {
-        const std::size_t stripes = stripes_of(plan_.incoming[i]);
+        const std::size_t stripes = stripe_count(plan_.incoming[i].bytes.size());
         count_result(i, store.commit(plan_.put, claimed.first(stripes), node.clock.now()));
         claimed = claimed.subspan(stripes);
       }
@@ -466,7 +395,7 @@ std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<con
   NodeContext& node = session_->node;
   node.store.with(&about_.phases, [&](Store& store) {
     for (std::size_t i = first; i < end; ++i) {
-      const auto sums = claimed.first(stripes_of(plan_.incoming[i]));
+      const auto sums = claimed.first(stripe_count(plan_.incoming[i].bytes.size()));
       claimed = claimed.subspan(sums.size());
       waiting_sums_.insert(waiting_sums_.end(), sums.begin(), sums.end());
       ++waiting_;
@@ -483,13 +412,13 @@ std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<con
 }
 
 /// Records the result of incoming block i.
-void Put::count_result(std::size_t i, PutDesk::CommitStatus status) {
+void Put::count_result(std::size_t i, CommitStatus status) {
   Outcome result = kResultRefused;
   switch (status) {
-    case PutDesk::CommitStatus::kStored: result = kResultStored, ++stored_; break;
-    case PutDesk::CommitStatus::kAlreadyStored: result = kResultAlready, ++already_stored_; break;
-    case PutDesk::CommitStatus::kConflict: result = kResultConflict, ++refused_late_; break;
-    case PutDesk::CommitStatus::kRefused: ++refused_late_; break;
+    case CommitStatus::kStored: result = kResultStored, ++stored_; break;
+    case CommitStatus::kAlreadyStored: result = kResultAlready, ++already_stored_; break;
+    case CommitStatus::kConflict: result = kResultConflict, ++refused_late_; break;
+    case CommitStatus::kRefused: ++refused_late_; break;
   }
   if (is_set_) results_[plan_.incoming[i].index] = result;
 }
