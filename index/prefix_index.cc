@@ -239,25 +239,71 @@ void PrefixIndex::remove_leaf_end(BlockId block) {
   impl.free(block);
 }
 
-/// In one call, so its time grows with the subtree. detach() and reap() do the same in bounded steps.
-void PrefixIndex::unlink_subtree(BlockId top, const std::function<void(BlockId)>& removed) {
+/// In one call, so its time grows with the subtree. detach() and reap() do the same in bounded steps. Here all pins are
+/// taken off in one sum: one by one, each walks the edges above, which in a deep subtree takes seconds.
+void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId)>& removed) {
   Impl& impl = *impl_;
-  NodeId id = impl.linked(top).node;
-  const std::uint32_t top_depth = impl.at(top).depth;
+  const NodeId top = impl.linked(block).node;
+  const NodeId top_parent = impl.nodes[top].parent;
+  const std::uint32_t kept = impl.offset(impl.at(block));
+  const BlockId above = parent(block);
+  const std::uint32_t tree = impl.nodes[top].tree;
+
+  // The tree is complete without the blocks before the first is handed out: `removed` queries the index about them.
+  std::vector<NodeId> node_ids{top};  // parents before children
+  for (std::size_t i = 0; i < node_ids.size(); ++i) {
+    impl.nodes[node_ids[i]].children.for_each([&](NodeId child) { node_ids.push_back(child); });
+  }
+  std::vector<BlockRun> runs;
+  for (const NodeId id : node_ids) {
+    Node& node = impl.nodes[id];
+    impl.order.take_out(id);
+    if (node.candidates) impl.candidate_count -= node.candidates->size();
+    node.candidates.reset();
+    node.children.clear(impl.heap_bytes);
+    if (id != top) {
+      runs.push_back(std::move(node.run));
+      impl.free_empty_node(id, top);
+    }
+  }
+  Node& node = impl.nodes[top];
+  if (kept == 0) {
+    impl.unlink_child(top_parent, top);
+    runs.insert(runs.begin(), std::move(node.run));
+  } else {
+    runs.insert(runs.begin(), node.run.copy(kept, node.run.size(), impl.heap_bytes));
+    node.run.truncate(kept, impl.heap_bytes);
+  }
+  const std::uint32_t top_depth = impl.at(block).depth;
   std::uint64_t recency = 0;
   Usage usage = {};
-  for (BlockId gone = kNoBlock; gone != top;) {
-    while (impl.nodes[id].children.size() > 0) id = impl.nodes[id].children.any();
-    gone = impl.nodes[id].run.last();
-    const BlockId above = parent(gone);  // a place to go on from, as edges join
-    const Block& known = impl.at(gone);
-    // All bequeath to the block above the cut: a pinned one among them keeps its own recency.
-    impl.inherit(recency, usage, known.recency, impl.usages[to_int(gone)], known.depth - top_depth);
-    if (gone == top) impl.inherit(above, recency, usage);
-    impl.take_out_leaf_end(gone);
-    removed(gone);
-    if (impl.at(gone).pin_count == 0) forget(gone);  // `removed` may have ended the last pin
-    if (gone != top) id = impl.linked(above).node;
+  std::uint32_t pinned = 0;
+  for (const BlockRun& run : runs) {
+    for (std::uint32_t i = 0; i < run.size(); ++i) {
+      Block& gone = impl.at(run.ids()[i]);
+      impl.inherit(recency, usage, gone.recency, impl.usages[to_int(run.ids()[i])], gone.depth - top_depth);
+      pinned += gone.pin_count > 0;
+      gone.node = kUnlinkedNode;
+      impl.count_removed(tree, gone);
+    }
+  }
+  impl.inherit(above, recency, usage);
+  impl.add_pinned(top, 0 - pinned);
+  if (kept == 0) {
+    impl.remove_empty_node(top, top_parent);
+  } else {
+    impl.order.update(top);
+  }
+
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    for (std::uint32_t i = run->size(); i-- > 0;) {
+      const BlockId gone = run->ids()[i];
+      impl.orphans[to_int(gone)] = {run->hashes()[i], TreeId{tree}};
+      ++impl.trees[tree].unlinked_count;
+      removed(gone);
+      if (impl.at(gone).pin_count == 0) forget(gone);  // `removed` may have ended the last pin
+    }
+    run->clear(impl.heap_bytes);
   }
 }
 

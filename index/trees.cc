@@ -258,10 +258,11 @@ void Trees::cut_leaf_end(BlockId block) {
 
 void Trees::take_out_leaf_end(BlockId block) {
   Block& gone = at(block);
+  KV_ASSERT(gone.pin_count > 0);
   const Node& node = nodes[gone.node];
   orphans[to_int(block)] = {node.run.hashes()[offset(gone)], TreeId{node.tree}};
   ++trees[node.tree].unlinked_count;
-  if (gone.pin_count > 0) add_pinned(gone.node, 0u - 1);
+  add_pinned(gone.node, 0u - 1);
   cut_leaf_end(block);
   gone.node = kUnlinkedNode;
 }

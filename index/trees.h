@@ -156,7 +156,7 @@ struct Trees : Edges {
   void remove_empty_node(NodeId id, NodeId parent);
   /// Removes a leaf end from its run, and with the run's last block the run from the tree. The Block entry stays.
   void cut_leaf_end(BlockId block);
-  /// A leaf end becomes unlinked: out of the tree, but known by its id until forget().
+  /// A pinned leaf end becomes unlinked: out of the tree, but known by its id until the last unpin.
   void take_out_leaf_end(BlockId block);
   /// A removed block leaves its recency and its uses to the block above (PrefixIndex, 3 and 7).
   void inherit(BlockId above, std::uint64_t recency, Usage usage) {

@@ -197,6 +197,29 @@ void BM_PinPrefix256(benchmark::State& state) {
   });
 }
 
+// What a drop does under the lock to blocks that are on disk and in memory: the memory's copies pin the disk's entries.
+// Deep: each block has a sibling, so there are as many edges above the last as blocks.
+void BM_UnlinkPinned(benchmark::State& state) {
+  const auto depth = static_cast<std::uint32_t>(state.range(0));
+  for (auto _ : state) {
+    state.PauseTiming();
+    PrefixIndex index;
+    const TreeId tree = index.add_tree();
+    BlockId top = kNoBlock, last = kNoBlock;
+    for (std::uint32_t i = 0; i < depth; ++i) {
+      const BlockId above = last;
+      last = index.insert(tree, above, {block_hash(0, i), SlotId{i}, i}, Tick{1});
+      index.pin(last);
+      if (i == 0) top = last;
+      if (i > 0) index.pin(index.insert(tree, above, {block_hash(1, kSharedBlocks + i), SlotId{i}, i}, Tick{1}));
+    }
+    state.ResumeTiming();
+    index.unlink_subtree(top, [&](BlockId gone) { index.unpin(gone); });
+  }
+  state.SetItemsProcessed(state.iterations() * (2 * std::int64_t{depth} - 1));
+}
+BENCHMARK(BM_UnlinkPinned)->Arg(1 << 10)->Arg(1 << 13)->Unit(benchmark::kMillisecond);
+
 /// Registered in this order, so that each index is built once.
 [[maybe_unused]] const bool is_registered = [] {
   for (const std::int64_t order : {kPromptByPrompt, kInterleaved, kChurned}) {
